@@ -1,0 +1,26 @@
+"""ddbench: which speculative decoding strategy is fastest on my model, my prompts and my GPU, and how sure are we?
+
+Importing the package is light: neither torch nor pandas is loaded before something asks for them.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from reports.frames import RunFrames
+
+__version__ = "0.1.0"
+__all__ = ["__version__", "load"]
+
+
+def load(run: str | Path) -> RunFrames:
+    """The stored frames of a run: ``results``, ``requests``, ``rounds``, ``cells`` and ``telemetry`` (pandas).
+
+    ``run`` is the folder ``outputs/<experiment>/<run_id>``. ``results`` is derived afresh from the cells, so that it is
+    right even where a run was broken off before its report. Raises FileNotFoundError where there is no such folder.
+    """
+    from reports import load_run
+
+    return load_run(Path(run))

@@ -1,0 +1,15 @@
+"""The errors that are the reader's to mend."""
+
+from __future__ import annotations
+
+
+class ConfigError(ValueError):
+    """A setting that cannot be: one line that names the key, the value and what is allowed."""
+
+    def __init__(self, key: str, value: object, allowed: str) -> None:
+        self.key, self.value, self.allowed = key, value, allowed
+        super().__init__(f"{key}={value!r}: {allowed}")
+
+
+class DrafterMismatch(ConfigError):
+    """A drafter checkpoint that does not belong to the target, or is not of the kind it was named as."""
