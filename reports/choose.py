@@ -1,0 +1,119 @@
+"""Which points to show: labels, scenarios, the best shape per batch size, one fixed shape per strategy."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from reports.frames import records
+
+STRATEGIES = ("autoregressive", "dflash", "eagle", "ddtree")
+RATE = "tokens_per_s_per_user"
+_DESCRIBED = ("model", "engine", "host", "gpu", "dataset", "max_new_tokens", "temperature")
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """All points that answer one question: same engine, model, workload and sampling; batch size and arm vary.
+
+    ``name`` is short and unique in the run (a file name's prefix); ``title`` is for people.
+    """
+
+    name: str
+    title: str
+    frame: pd.DataFrame
+
+    @property
+    def batch_sizes(self) -> list[int]:
+        return [int(size) for size in sorted(self.frame["batch_size"].unique())]
+
+    def at(self, batch_size: int) -> pd.DataFrame:
+        return self.frame[self.frame["batch_size"] == batch_size]
+
+
+def scenarios(results: pd.DataFrame) -> list[Scenario]:
+    """The scenarios of a run, in the order of the results, their points labelled (see :func:`labelled`)."""
+    frame = labelled(results)
+    groups = [group for _, group in frame.groupby("scenario", sort=False)]
+    return [Scenario(_name(group, frame, len(groups)), _title(group), group) for group in groups]
+
+
+def labelled(results: pd.DataFrame) -> pd.DataFrame:
+    """``results`` with a column ``label``: strategy and shape, and what else tells arms of one strategy apart."""
+    frame = results.copy()
+    labels = [_shape(row) for row in records(frame)]
+    for extra, text in (("force_spine", "spine"), ("min_log_prob", "min_log_prob={}"), ("drafter", "{}")):
+        varies = frame.groupby(["scenario", "strategy"], sort=False)[extra].transform(
+            lambda values: values.nunique(dropna=False) > 1
+        )
+        for i, (value, shown) in enumerate(zip(frame[extra], varies, strict=True)):
+            if shown and not pd.isna(value) and value is not False:
+                labels[i] += " " + text.format(value)
+    frame["label"] = labels
+    return frame
+
+
+def usable(frame: pd.DataFrame) -> pd.DataFrame:
+    """Points that may win: status ok and a decode rate."""
+    return frame[(frame["status"] == "ok") & frame[RATE].notna()]
+
+
+def best(frame: pd.DataFrame) -> pd.DataFrame:
+    """The fastest usable point of each strategy at each batch size, chosen in hindsight; fastest first in a batch."""
+    ordered = usable(frame).sort_values(["batch_size", RATE], ascending=[True, False], kind="stable")
+    return ordered.drop_duplicates(["batch_size", "strategy"])
+
+
+def fixed(frame: pd.DataFrame) -> pd.DataFrame:
+    """All points of one shape per strategy: the one with the highest geometric mean of decode rate over batch sizes.
+
+    Only shapes measured at as many batch sizes as any other of the strategy are candidates. In hindsight too, but one
+    choice for all batch sizes.
+    """
+    candidates = usable(frame)
+    chosen = []
+    for strategy in ordered_strategies(candidates):
+        mine = candidates[candidates["strategy"] == strategy]
+        logs = np.log(mine[RATE].to_numpy(dtype=float))
+        scores = pd.Series(logs, index=mine["label"]).groupby(level=0, sort=True).agg(["size", "mean"])
+        label = scores.sort_values(["size", "mean"], ascending=False, kind="stable").index[0]
+        chosen.append(mine[mine["label"] == label].sort_values("batch_size"))
+    return pd.concat(chosen) if chosen else candidates
+
+
+def ordered_strategies(frame: pd.DataFrame) -> list[str]:
+    """Strategies present, in the order of the report; unknown ones last."""
+    present = [str(name) for name in frame["strategy"].unique()]
+    return [name for name in STRATEGIES if name in present] + sorted(set(present) - set(STRATEGIES))
+
+
+def number(value: object, missing: str = "∞") -> str:
+    """An axis value for people: the integer, or for null an infinity sign (width) or what ``missing`` says."""
+    return missing if value is None or value is pd.NA else str(value)
+
+
+def _shape(row: dict[str, Any]) -> str:
+    strategy = str(row["strategy"])
+    if strategy == "autoregressive":
+        return strategy
+    if strategy == "dflash":
+        return f"dflash d{number(row['depth'], 'max')}"
+    return f"{strategy} w{number(row['width'])} d{number(row['depth'], 'max')} n{number(row['nodes'], '?')}"
+
+
+def _title(group: pd.DataFrame) -> str:
+    row = {name: group[name].dropna().iloc[0] if group[name].notna().any() else None for name in _DESCRIBED}
+    where = row["gpu"] or f"{row['host']}, no GPU"
+    return f"{row['model']} · engine {row['engine']} · {where} · {row['dataset']} · T = {row['temperature']:g}"
+
+
+def _name(group: pd.DataFrame, frame: pd.DataFrame, count: int) -> str:
+    if count == 1:
+        return ""
+    first = group.iloc[0]
+    parts = [str(first[name]) for name in ("engine", "model", "dataset", "host") if frame[name].nunique() > 1]
+    parts += [f"t{first['temperature']:g}"] if frame["temperature"].nunique() > 1 else []
+    return "-".join([*parts, str(first["scenario"])])

@@ -1,0 +1,202 @@
+"""Stored files of a run to pandas frames, with nulls kept as nulls; nothing is derived here."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+import yaml
+
+from ddbench.metrics import Counts
+from ddbench.records import REQUESTS, ROUNDS, TELEMETRY, Cell
+
+# Cells that gave requests to count. A failed cell may have left some behind: they are not evidence.
+MEASURED = ("ok", "suspect")
+
+CELLS = pa.schema(
+    [
+        ("cell_id", pa.string()),
+        ("point_id", pa.string()),
+        ("block", pa.int32()),
+        ("engine", pa.string()),
+        ("engine_version", pa.string()),
+        ("strategy", pa.string()),
+        ("width", pa.int32()),
+        ("depth", pa.int32()),
+        ("nodes", pa.int32()),
+        ("force_spine", pa.bool_()),
+        ("min_log_prob", pa.float64()),
+        ("model", pa.string()),
+        ("target", pa.string()),
+        ("target_revision", pa.string()),
+        ("drafter", pa.string()),
+        ("drafter_revision", pa.string()),
+        ("host", pa.string()),
+        ("flags", pa.string()),  # canonical JSON
+        ("dataset", pa.string()),
+        ("prompts_hash", pa.string()),
+        ("prompts", pa.int32()),
+        ("batch_size", pa.int32()),
+        ("max_new_tokens", pa.int32()),
+        ("temperature", pa.float64()),
+        ("top_p", pa.float64()),
+        ("top_k", pa.int32()),
+        ("seed", pa.int64()),
+        ("repeats", pa.int32()),
+        ("status", pa.string()),  # null: not finished
+        ("reason", pa.string()),
+        ("log", pa.string()),
+        ("started", pa.string()),
+        ("seconds", pa.float64()),
+        ("gpu", pa.string()),
+        ("peak_memory_gib", pa.float64()),
+    ]
+)
+
+_NULLABLE: dict[pa.DataType, Any] = {
+    pa.int32(): pd.Int32Dtype(),
+    pa.int64(): pd.Int64Dtype(),
+    pa.float64(): pd.Float64Dtype(),
+    pa.bool_(): pd.BooleanDtype(),
+    pa.string(): pd.StringDtype(),
+}
+
+
+@dataclass(frozen=True)
+class Stored:
+    """What the files of a run say. ``dropped`` are grid points that could not be; ``problems`` unreadable cells."""
+
+    run: Path
+    config: dict[str, Any]
+    environment: dict[str, Any]
+    dropped: list[dict[str, Any]]
+    cells: pd.DataFrame
+    requests: pd.DataFrame
+    rounds: pd.DataFrame
+    telemetry: pd.DataFrame
+    problems: list[str]
+
+
+@dataclass(frozen=True)
+class RunFrames:
+    """The frames of a run: ``results`` has one row a point, ``cells`` one a cell; the rest are the stored rows."""
+
+    results: pd.DataFrame
+    requests: pd.DataFrame
+    rounds: pd.DataFrame
+    cells: pd.DataFrame
+    telemetry: pd.DataFrame
+
+
+def to_frame(table: pa.Table) -> pd.DataFrame:
+    """Arrow to pandas with nullable dtypes: a null integer stays an integer column with pandas.NA."""
+    frame: pd.DataFrame = table.to_pandas(types_mapper=_NULLABLE.get)
+    return frame
+
+
+def records(frame: pd.DataFrame) -> list[dict[str, Any]]:
+    """The rows of a frame as dictionaries by column name, a null as None."""
+    rows = frame.to_dict("records")
+    return [{str(name): None if value is pd.NA else value for name, value in row.items()} for row in rows]
+
+
+def read_run(run: Path) -> Stored:
+    """Read everything a run stored. Missing files give empty values; raises FileNotFoundError without the folder."""
+    if not run.is_dir():
+        raise FileNotFoundError(f"no such run folder: {run}")
+    rows: list[dict[str, Any]] = []
+    tables: dict[str, list[pa.Table]] = {"requests": [], "rounds": [], "telemetry": []}
+    problems: list[str] = []
+    for folder in sorted((run / "cells").glob("*")):
+        if not (folder / "cell.yaml").is_file():
+            continue
+        row = _cell_row(run, folder, problems)
+        if row is None:
+            continue
+        rows.append(row)
+        if row["status"] in MEASURED:
+            for name, schema in (("requests", REQUESTS), ("rounds", ROUNDS), ("telemetry", TELEMETRY)):
+                tables[name].append(_table(folder / f"{name}.parquet", schema))
+    return Stored(
+        run=run,
+        config=_yaml(run / "config.yaml"),
+        environment=_json(run / "environment.json") or {},
+        dropped=_json(run / "dropped.json") or [],
+        cells=to_frame(pa.Table.from_pylist(rows, schema=CELLS)),
+        requests=to_frame(pa.concat_tables([REQUESTS.empty_table(), *tables["requests"]])),
+        rounds=to_frame(pa.concat_tables([ROUNDS.empty_table(), *tables["rounds"]])),
+        telemetry=to_frame(pa.concat_tables([TELEMETRY.empty_table(), *tables["telemetry"]])),
+        problems=problems,
+    )
+
+
+def counts_of(requests: pd.DataFrame) -> Counts:
+    """The integers and clocks of some request rows; a null becomes NaN, which makes dependent ratios None."""
+    columns: dict[str, Any] = {
+        name: requests[name].to_numpy(dtype=np.float64, na_value=np.nan)
+        for name in requests.columns
+        if pd.api.types.is_numeric_dtype(requests[name])
+    }
+    return Counts.from_columns({**columns, "accept_histogram": requests["accept_histogram"].tolist()})
+
+
+def finished(requests: pd.DataFrame) -> pd.DataFrame:
+    """The rows that count: no error, and tokens and clocks present."""
+    complete = requests[["output_tokens", "ttft_s", "latency_s", "start_s"]].notna().all(axis=1)
+    return requests[requests["error"].isna() & complete]
+
+
+def _cell_row(run: Path, folder: Path, problems: list[str]) -> dict[str, Any] | None:
+    try:
+        cell = Cell.from_dict(yaml.safe_load((folder / "cell.yaml").read_text()))
+    except (yaml.YAMLError, TypeError, KeyError) as error:
+        problems.append(f"cells/{folder.name}/cell.yaml cannot be read ({type(error).__name__}): left out")
+        return None
+    flat = asdict(cell)
+    arm = flat.pop("arm")
+    arm["flags"] = json.dumps(arm["flags"], sort_keys=True, separators=(",", ":"))
+    try:
+        status = _json(folder / "status.json") or {}
+    except ValueError:
+        status = {}
+        problems.append(f"cells/{folder.name}/status.json cannot be read: counted as unfinished")
+    measured = status.get("status") in MEASURED
+    if measured and not (folder / "requests.parquet").is_file():
+        status = {**status, "status": "failed", "reason": "requests.parquet is missing"}
+    flat["dataset"] = flat.pop("workload")
+    return {
+        **dict.fromkeys(CELLS.names),
+        **arm,
+        **flat,
+        **{key: status[key] for key in CELLS.names if key in status},
+        "cell_id": cell.cell_id,
+        "point_id": cell.point_id,
+    }
+
+
+def _table(path: Path, schema: pa.Schema) -> pa.Table:
+    """A Parquet file in the order and types of ``schema``: missing columns are null, unknown ones left out."""
+    if not path.is_file():
+        return schema.empty_table()
+    table = pq.read_table(path)
+    present = set(table.column_names)
+    columns = [
+        table[field.name].cast(field.type) if field.name in present else pa.nulls(len(table), field.type)
+        for field in schema
+    ]
+    return pa.table(columns, schema=schema)
+
+
+def _yaml(path: Path) -> dict[str, Any]:
+    loaded = yaml.safe_load(path.read_text()) if path.is_file() else {}
+    return loaded if isinstance(loaded, dict) else {}
+
+
+def _json(path: Path) -> Any:
+    return json.loads(path.read_text()) if path.is_file() else None

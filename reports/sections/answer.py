@@ -1,0 +1,137 @@
+"""The answer in sentences: which strategy won and which lost at each batch size, and how sure that is."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pandas as pd
+
+from reports.aggregate import Analysis, Point
+from reports.baselines import speedup
+from reports.choose import RATE, Scenario, best, ordered_strategies, usable
+from reports.frames import Stored, records
+from reports.sections.text import bounds, interval, missing, number
+from reports.statistics import Estimate
+
+Row = dict[str, Any]
+
+
+def counts(stored: Stored, analysis: Analysis) -> list[str]:
+    """One line: how many cells and points the page rests on."""
+    cells = stored.cells["status"].fillna("unfinished").value_counts()
+    parts = [
+        f"{cells[name]} {name}" for name in ("ok", "unsupported", "failed", "suspect", "unfinished") if name in cells
+    ]
+    points = f"{analysis.table.num_rows} points" if analysis.table.num_rows != 1 else "1 point"
+    return [f"Cells: {', '.join(parts) or 'none'}; {points}."]
+
+
+def statements(scenario: Scenario, analysis: Analysis) -> list[str]:
+    """A bullet a batch size, the losers below the winner, then what to distrust."""
+    winners = best(scenario.frame)
+    if winners.empty:
+        return ["No point finished with status ok: there is no answer."]
+    points = {point.row["point_id"]: point for point in analysis.points}
+    lines = [f"{scenario.title}. Speed is decode tokens/s per user; intervals are 95 %, n counts prompts.", ""]
+    for size in scenario.batch_sizes:
+        here = records(winners[winners["batch_size"] == size])
+        lines += _at(size, here, scenario, points) if here else [f"- **Batch size {size}**: no point has status ok."]
+    absent = [name for name in ("autoregressive", "dflash") if name not in ordered_strategies(usable(scenario.frame))]
+    lines += [f"- No {name} arm finished here: there is no speed-up against it." for name in absent]
+    return [*lines, "", _caution(winners, scenario)]
+
+
+def verdict(row: Row, name: str) -> str:
+    """``faster``, ``slower`` or ``not distinguishable`` (the interval includes 1); why not, where there is none."""
+    if missing(row[name]):
+        return "not compared"
+    if row["point_id"] == row[f"{name.removeprefix('speedup_vs_')}_point_id"]:
+        return "the baseline"
+    if missing(row[f"{name}_low"]):
+        return "no interval"
+    if row[f"{name}_low"] > 1:
+        return "faster"
+    return "slower" if row[f"{name}_high"] < 1 else "not distinguishable"
+
+
+def _at(size: int, rows: list[Row], scenario: Scenario, points: dict[str, Point]) -> list[str]:
+    first, *others = rows
+    leads = [speedup(points[first["point_id"]], points[row["point_id"]]) for row in others]
+    speed = f"{number(first[RATE], 1)} tokens/s per user{_against(first, scenario)}"
+    lines = [f"- **Batch size {size}: {first['strategy']} {_won(others, leads)}**{_with(first)}, at {speed}."]
+    for row, lead in zip(others, leads, strict=True):
+        speed = f"{number(row[RATE], 1)} tokens/s{_against(row, scenario)}"
+        lines.append(f"  - {row['label']} {_lost(lead, first)}, at {speed}.")
+    return lines + _trees(size, scenario)
+
+
+def _won(others: list[Row], leads: list[Estimate]) -> str:
+    """``won``; or that it came first without a difference one can tell."""
+    if not others:
+        return "is the only strategy that finished"
+    if any(lead.low is None for lead in leads):
+        return "came first, without an interval"
+    close = [row["strategy"] for row, lead in zip(others, leads, strict=True) if not lead.excludes(1.0)]
+    return f"came first, not distinguishable from {' and '.join(close)}" if close else "won"
+
+
+def _lost(lead: Estimate, first: Row) -> str:
+    ratio = f"{first['label']} was {bounds(lead)}x as fast"
+    if lead.low is None:
+        return f"came behind, without an interval ({ratio})"
+    return f"lost ({ratio})" if lead.excludes(1.0) else f"came behind, not distinguishably ({ratio})"
+
+
+def _with(row: Row) -> str:
+    return "" if row["label"] == row["strategy"] else f" with {row['label']}"
+
+
+def _against(row: Row, scenario: Scenario) -> str:
+    labels = dict(zip(scenario.frame["point_id"], scenario.frame["label"], strict=True))
+    parts = []
+    for name, words in (("autoregressive", "autoregressive decoding"), ("dflash", "the chain {}")):
+        column, baseline = f"speedup_vs_{name}", row[f"{name}_point_id"]
+        if not missing(row[column]) and row["point_id"] != baseline:
+            against = words.format(labels.get(baseline, ""))
+            n = int(row[f"{column}_n"])
+            parts.append(f"{interval(row, column)}x {against} ({verdict(row, column)}, n = {n})")
+    return ": " + " and ".join(parts) if parts else ""
+
+
+def _trees(size: int, scenario: Scenario) -> list[str]:
+    """How many shapes of each tree strategy beat the chain: the losing ones are results too."""
+    lines = []
+    frame = usable(scenario.at(size))
+    for strategy in ("eagle", "ddtree"):
+        mine = frame[(frame["strategy"] == strategy) & frame["speedup_vs_dflash"].notna()]
+        if len(mine) < 2:
+            continue
+        verdicts = [verdict(row, "speedup_vs_dflash") for row in records(mine)]
+        faster, slower = verdicts.count("faster"), verdicts.count("slower")
+        unsure, bare = verdicts.count("not distinguishable"), verdicts.count("no interval")
+        worst = records(mine.sort_values("speedup_vs_dflash", kind="stable").head(1))[0]
+        lines.append(
+            f"  - Of {len(mine)} {strategy} shapes against the chain: {faster} faster, {slower} slower, "
+            f"{unsure} not distinguishable{f', {bare} without an interval' if bare else ''}; the worst is "
+            f"{worst['label']} at {interval(worst, 'speedup_vs_dflash')}x."
+        )
+    return lines
+
+
+def _caution(winners: pd.DataFrame, scenario: Scenario) -> str:
+    most = int(usable(scenario.frame).groupby(["batch_size", "strategy"]).size().max())
+    text = (
+        "The shape named for a strategy is its **hindsight-best**: the fastest of all that were tried at that batch "
+        f"size, on the same prompts (up to {most} shapes). The best of many looks better than it is; its interval "
+        "does not allow for that choice."
+    )
+    if (winners["prompts"] == 1).any():
+        text += " With one prompt there is no interval: n = 1."
+    few = sorted({int(size) for size in winners[winners[f"{RATE}_low"].isna()]["batch_size"] if size > 1})
+    if few:
+        sizes = ", ".join(str(size) for size in few)
+        text += (
+            f" At batch size {sizes} there are fewer than two batches of prompts: they share their rounds, so their "
+            "times are one observation and have no interval. More prompts would give one."
+        )
+    return text

@@ -1,0 +1,84 @@
+"""Where the numbers come from: versions, host, models, settings."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import yaml
+
+from reports.frames import Stored, records
+from reports.sections.text import clean, folded, table
+
+
+def section(stored: Stored) -> list[str]:
+    lines = ["## Provenance", "", *table(list(_rows(stored))), ""]
+    if stored.environment:
+        flat = [{"Key": key, "Value": clean(value)} for key, value in flattened(stored.environment)]
+        lines += [*folded("Environment (environment.json)", table(flat)), ""]
+    if stored.config:
+        text = yaml.safe_dump(stored.config, sort_keys=True, allow_unicode=True).rstrip().splitlines()
+        lines += [*folded("Configuration (config.yaml)", ["```yaml", *text, "```"]), ""]
+    return lines
+
+
+def flattened(value: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Leaves of nested mappings by dotted key, in sorted order; lists stay whole."""
+    if not isinstance(value, dict):
+        yield prefix, value
+        return
+    for key in sorted(value, key=str):
+        yield from flattened(value[key], f"{prefix}.{key}" if prefix else str(key))
+
+
+def _rows(stored: Stored) -> Iterator[dict[str, str]]:
+    cells = stored.cells
+    named = {
+        "Engine": ("engine", "engine_version"),
+        "Target": ("model", "target", "target_revision"),
+        "Drafter": ("drafter", "drafter_revision"),
+        "Host": ("host",),
+        "GPU": ("gpu",),
+        "Workload": ("dataset", "prompts", "prompts_hash"),
+        "Sampling": ("temperature", "top_p", "top_k", "seed"),
+        "Output limit": ("max_new_tokens",),
+        "Flags": ("flags",),
+    }
+    for title, columns in named.items():
+        distinct = records(cells[list(columns)].drop_duplicates())
+        shown = [_described(title, row) for row in distinct]
+        yield {"What": title, "Value": "; ".join(dict.fromkeys(text for text in shown if text)) or "none recorded"}
+    yield from _machine(stored.environment)
+    started = sorted(cells["started"].dropna())
+    if started:
+        hours = float(cells["seconds"].fillna(0).sum())
+        yield {"What": "Measured", "Value": f"{started[0]} to {started[-1]} (cells begun), {hours:.0f} s in cells"}
+    memory = cells["peak_memory_gib"].dropna()
+    if len(memory):
+        yield {"What": "Peak memory", "Value": f"{float(memory.max()):.2f} GiB"}
+
+
+def _machine(environment: dict[str, Any]) -> Iterator[dict[str, str]]:
+    """What the environment says of software and machine, as far as it says it."""
+    packages = environment.get("packages")
+    software = [f"python {environment['python']}"] if "python" in environment else []
+    software += (
+        [f"{name} {version}" for name, version in sorted(packages.items())] if isinstance(packages, dict) else []
+    )
+    if software:
+        yield {"What": "Software", "Value": ", ".join(software)}
+    words = {"cpu": "{}", "cpu_usable": "{} cores usable", "memory_gib": "{} GiB memory", "platform": "{}"}
+    machine = [text.format(environment[key]) for key, text in words.items() if environment.get(key)]
+    if machine:
+        yield {"What": "Machine", "Value": ", ".join(machine)}
+    commit = environment.get("git_commit")
+    if commit:
+        changed = " with uncommitted changes" if environment.get("git_dirty") else ""
+        yield {"What": "Source", "Value": f"commit {commit}{changed}"}
+
+
+def _described(title: str, row: dict[str, Any]) -> str:
+    values = {name: value for name, value in row.items() if clean(value) != clean(None)}
+    if title in ("Sampling", "Workload"):
+        return ", ".join(f"{name} {value}" for name, value in values.items())
+    return " ".join(str(value) for value in values.values())
