@@ -1,0 +1,164 @@
+"""The one door: ``python -m ddbench experiment=<name> key=value ...``, configured by Hydra from ``conf/``.
+
+An experiment is a function named by ``_target_``. It takes the composed, resolved configuration as a plain dictionary
+and the run id to use where none is given, and returns a JSON object, which becomes the last line of standard output.
+Exit status: 0; 1 when a cell failed (or, with ``strict=true``, is suspect) or something broke; 2 for a configuration
+error, one line on standard error; 130 or 143 after Ctrl-C or SIGTERM.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import os
+import re
+import sys
+import traceback
+from datetime import datetime
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import hydra
+from hydra.errors import ConfigCompositionException, HydraException, MissingConfigException, OverrideParseException
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from ddbench.errors import ConfigError
+
+SIGNAL_EXIT = {"SIGINT": 130, "SIGTERM": 143}
+
+
+def main() -> None:
+    """Runs what the command line asks for, and exits."""
+    sys.exit(run())
+
+
+def run() -> int:
+    """Composes the configuration of ``sys.argv``, runs its experiment once a job, and returns the exit status."""
+    run_id = datetime.now().strftime("%Y%m%d-%H%M%S")  # shared by the jobs of a multirun
+    codes: list[int] = []
+
+    def job(config: DictConfig) -> None:
+        codes.append(_run_job(config, run_id))
+
+    os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra's errors come to us whole
+    door = hydra.main(version_base="1.3", config_path=str(conf_folder()), config_name="config")
+    try:
+        door(job)()
+    except KeyboardInterrupt:
+        return SIGNAL_EXIT["SIGINT"]
+    except Exception as error:  # noqa: BLE001  a job catches its own: this is Hydra composing the configuration
+        return _refuse(explain(error))
+    return max(codes, default=0)
+
+
+def conf_folder() -> Path:
+    """``ddbench/conf`` as installed from a wheel, else ``conf`` beside the package in a checkout."""
+    package = Path(__file__).resolve().parent
+    places = [package / "conf", package.parent / "conf"]
+    return next((place for place in places if (place / "config.yaml").is_file()), places[-1])
+
+
+def _run_job(config: DictConfig, run_id: str) -> int:
+    try:
+        plain: dict[str, Any] = OmegaConf.to_container(config, resolve=True)  # type: ignore[assignment]
+        summary = _experiment(plain.get("_target_"))(plain, run_id)
+    except ConfigError as error:
+        return _refuse(str(error))
+    except OmegaConfBaseException as error:
+        return _refuse(explain(error))
+    except Exception:  # noqa: BLE001  the last stop: whatever broke, say so and exit 1
+        traceback.print_exc()
+        return 1
+    sys.stdout.write(json.dumps(summary, allow_nan=False) + "\n")
+    sys.stdout.flush()
+    return exit_status(summary, strict=bool(plain.get("strict")))
+
+
+def exit_status(summary: dict[str, Any], *, strict: bool) -> int:
+    """Exit status of a run by its summary: a signal's own, 1 for failed (or, if strict, suspect) cells, else 0."""
+    if "interrupted" in summary:
+        return SIGNAL_EXIT[summary["interrupted"]]
+    cells = summary.get("cells", {})
+    bad = cells.get("failed", 0) + (cells.get("suspect", 0) if strict else 0)
+    return 1 if bad or "error" in summary else 0
+
+
+def _experiment(target: object) -> Any:
+    """The function named by ``_target_``."""
+    module, _, name = str(target).rpartition(".")
+    try:
+        return getattr(import_module(module), name)
+    except (ImportError, AttributeError, ValueError) as error:
+        if isinstance(error, ImportError) and error.name not in (module, module.partition(".")[0]):
+            raise  # the experiment exists; something that it needs does not
+        raise ConfigError("_target_", target, "the path of a function, as package.module.function") from None
+
+
+def _refuse(line: str) -> int:
+    sys.stderr.write(f"error: {line}\n")
+    return 2
+
+
+def explain(error: BaseException) -> str:
+    """One line for a Hydra or OmegaConf error: the key, the value, and what is allowed."""
+    text = " ".join(str(error).split())
+    if isinstance(error, OverrideParseException):
+        return f"{error.override!r}: not a Hydra override; write key=value, group=option or key=[a,b] ({text})"
+    if isinstance(error, MissingConfigException) and error.options is not None:
+        return _unknown_option(str(error.missing_cfg_file), error.options)
+    if isinstance(error, ConfigCompositionException):
+        return _unknown_key(text)
+    cause = f" ({' '.join(str(error.__cause__).split())})" if error.__cause__ else ""
+    return f"{text}{cause}"
+
+
+def _unknown_option(config: str, options: Any) -> str:
+    group, _, option = config.rpartition("/")
+    return str(ConfigError(group, option, f"one of {', '.join(sorted(options))}"))
+
+
+def _unknown_key(text: str) -> str:
+    """``Could not override 'sweep.widht'. ... Key 'widht' is not in 'sweep'``: name the key and what is near it."""
+    found = re.search(r"Could not (?:override|append value to) '([^']+)'", text) or re.search(
+        r"Could not override '([^']+)'", text
+    )
+    if found is None:
+        return text
+    key = found.group(1)
+    given = next((arg.partition("=")[2] for arg in sys.argv[1:] if arg.lstrip("+~").startswith(f"{key}=")), None)
+    known = sorted(_known_keys())
+    near = difflib.get_close_matches(key, known, n=3)
+    hint = f"did you mean {' or '.join(near)}? " if near else ""
+    return (
+        f"{key}={given!r}: unknown key; {hint}known are {', '.join(k for k in known if '.' not in k)} and their parts"
+    )
+
+
+def _known_keys() -> set[str]:
+    """Every key, dotted, of the configuration without overrides but for the groups chosen on the command line."""
+    from hydra import compose, initialize_config_dir
+
+    groups = [arg for arg in sys.argv[1:] if re.fullmatch(r"[a-z]+=[\w-]+", arg)]
+    keys: set[str] = set()
+    for overrides in (groups, []):
+        try:
+            with initialize_config_dir(str(conf_folder()), version_base="1.3"):
+                config = compose("config", overrides=overrides)
+        except (HydraException, OmegaConfBaseException):
+            continue
+        return _dotted(OmegaConf.to_container(config), "", keys)
+    return keys
+
+
+def _dotted(value: Any, prefix: str, keys: set[str]) -> set[str]:
+    for name, inner in value.items():
+        keys.add(f"{prefix}{name}")
+        if isinstance(inner, dict):
+            _dotted(inner, f"{prefix}{name}.", keys)
+    return keys
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,35 @@
+"""The dry run: the points of a plan with what they will cost, and nothing started."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from collections.abc import Sequence
+
+from experiments.estimate import EMITTED, PROMPT_TOKENS, Estimate
+from experiments.plan import Plan
+from experiments.progress import describe, duration, say
+
+
+def print_plan(plan: Plan, estimates: Sequence[Estimate], done: set[str], start_s: float) -> None:
+    """A line a cell and one a kind of dropped point on standard output; what the figures rest on, on standard error."""
+    lines = [f"{'time':>12}  {'memory':>10}  cell"]
+    for planned, cost in zip(plan.cells, estimates, strict=True):
+        state = f" (unsupported: {planned.unsupported})" if planned.unsupported else ""
+        state = " (done)" if planned.cell.cell_id in done else state
+        lines.append(f"{duration(cost.seconds):>12}  {cost.memory_gib:>6.2f} GiB  {describe(planned.cell)}{state}")
+    dropped = Counter((point.strategy, point.reason) for point in plan.dropped)
+    lines += [f"{'dropped':>12}  {count:>10}  {strategy}: {reason}" for (strategy, reason), count in dropped.items()]
+    sys.stdout.write("\n".join(lines) + "\n")
+    paying = [
+        cost
+        for planned, cost in zip(plan.cells, estimates, strict=True)
+        if planned.unsupported is None and planned.cell.cell_id not in done
+    ]
+    total = sum(cost.seconds for cost in paying) + (start_s if paying else 0.0)
+    memory = max((cost.memory_gib for cost in paying), default=0.0)
+    assumed = ", ".join(f"{name} {value:g}" for name, value in EMITTED.items())
+    say(
+        f"{len(plan.cells)} cells, {len(plan.dropped)} points dropped; about {duration(total)} and {memory:.2f} GiB. "
+        f"A rough estimate: engine.cost, prompts of {PROMPT_TOKENS} tokens, tokens a round assumed: {assumed}."
+    )

@@ -1,0 +1,229 @@
+"""The settings of a sweep: what ``conf/`` may say, as frozen dataclasses with their ranges."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from ddbench.errors import ConfigError
+from experiments.typed import build
+
+STRATEGIES = ("autoregressive", "dflash", "eagle", "ddtree")
+
+
+@dataclass(frozen=True)
+class CostSettings:
+    """A rough model of the machine, for the dry run: floating-point operations and bytes a second, seconds."""
+
+    flops_per_s: float
+    bytes_per_s: float
+    pass_overhead_s: float
+    start_s: float
+
+    def __post_init__(self) -> None:
+        for name in ("flops_per_s", "bytes_per_s"):
+            _require(f"engine.cost.{name}", [getattr(self, name)], lambda v: v > 0, "a number > 0")
+
+
+@dataclass(frozen=True)
+class EngineSettings:
+    name: Literal["reference", "sglang", "vllm"]
+    device: str
+    dtype: Literal["float32", "bfloat16"]
+    threads: int | None
+    python: str | None
+    timeout_s: float
+    flags: dict[str, Any]
+    cost: CostSettings
+
+    def __post_init__(self) -> None:
+        _require("engine.device", [self.device], re.compile(r"cpu|cuda(:\d+)?").fullmatch, "cpu, cuda or cuda:<index>")
+        _require("engine.threads", [self.threads], _null_or_positive, "an integer >= 1, or null")
+        _require("engine.timeout_s", [self.timeout_s], lambda v: v > 0, "seconds > 0")
+
+
+@dataclass(frozen=True)
+class StrategySettings:
+    names: tuple[str, ...]
+    force_spine: bool
+    min_log_prob: float | None
+
+    def __post_init__(self) -> None:
+        _require("strategy.min_log_prob", [self.min_log_prob], lambda v: v is None or v <= 0, "a number <= 0, or null")
+
+
+@dataclass(frozen=True)
+class TargetSettings:
+    """The model that is served. ``source``: a folder, ``asset://<folder>``, or a Hugging Face id."""
+
+    source: str
+    revision: str | None
+    licence: str
+    params: int
+    layers: int
+    kv_heads: int
+    head_dim: int
+    vocab_size: int
+    kv_layers: int | None = None  # layers that keep a key-value cache; None: all
+    active_params: int | None = None  # of a mixture of experts, a token; None: all
+    attention: Literal["full", "hybrid"] = "full"
+
+
+@dataclass(frozen=True)
+class DrafterSettings:
+    source: str
+    revision: str | None
+    licence: str
+    params: int
+    layers: int
+    block_size: int | None = None  # DFlash: tokens of a block, the anchor counted
+    mask_token_id: int | None = None  # DFlash; None: as the checkpoint says
+
+
+@dataclass(frozen=True)
+class ModelSettings:
+    name: str
+    kind: Literal["checkpoint", "random"]
+    template: Literal["raw", "chat"]
+    thinking: bool | None  # None: the chat template has no such switch
+    context_length: int
+    memory_gib: float  # about; weights in bfloat16 and the cache of one sequence of 4096 tokens
+    target: TargetSettings
+    dflash: DrafterSettings | None
+    eagle: DrafterSettings | None
+    random_seed: int = 0  # of the weights, for kind `random`
+
+    def __post_init__(self) -> None:
+        _require("model.context_length", [self.context_length], lambda v: v >= 2, "an integer >= 2")
+        if self.dflash is not None:
+            size = self.dflash.block_size
+            _require("model.dflash.block_size", [size], lambda v: v is not None and v >= 2, "an integer >= 2")
+
+
+@dataclass(frozen=True)
+class WorkloadSettings:
+    name: str
+    path: str | None
+    warmup_path: str
+    max_prompts: int | None
+    categories: tuple[str, ...] | None
+
+    def __post_init__(self) -> None:
+        _require("workload.max_prompts", [self.max_prompts], _null_or_positive, "an integer >= 1, or null")
+        _require("workload.categories", [self.categories], lambda v: v is None or v, "a list of names, or null")
+        _require("workload.path", [self.path], lambda v: v is not None, "a file of prompts, JSON lines")
+
+
+@dataclass(frozen=True)
+class LoadSettings:
+    max_new_tokens: int
+    repeats: int
+    blocks: int
+    warmup_tokens: int
+    top_p: float
+    top_k: int
+    ignore_eos: bool
+
+    def __post_init__(self) -> None:
+        for name in ("max_new_tokens", "repeats", "blocks", "warmup_tokens"):
+            _require(f"load.{name}", [getattr(self, name)], lambda v: v >= 1, "an integer >= 1")
+        _require("load.top_p", [self.top_p], lambda v: 0 < v <= 1, "a number in (0, 1]")
+        _require("load.top_k", [self.top_k], lambda v: v >= 0, "an integer >= 0 (0: no limit)")
+
+
+@dataclass(frozen=True)
+class HostSettings:
+    name: str
+    kind: Literal["local", "ssh"]
+    address: str | None
+
+
+@dataclass(frozen=True)
+class TrackingSettings:
+    name: Literal["none", "wandb"]
+    mode: Literal["offline", "online", "disabled"]
+    project: str
+    entity: str | None
+    tags: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class ReportSettings:
+    figures: bool
+
+
+@dataclass(frozen=True)
+class SweepSettings:
+    """The axes of the grid, each without duplicates and in the order given."""
+
+    strategy: tuple[str, ...]
+    width: tuple[int | None, ...]
+    depth: tuple[int | None, ...]
+    nodes: tuple[int, ...]
+    batch_size: tuple[int, ...]
+    temperature: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        for name in self.__dataclass_fields__:
+            values = tuple(dict.fromkeys(getattr(self, name)))
+            _require(f"sweep.{name}", [values], bool, "a list of at least one value")
+            object.__setattr__(self, name, values)
+        _require("sweep.strategy", self.strategy, lambda v: v in STRATEGIES, f"one of {', '.join(STRATEGIES)}")
+        _require("sweep.width", self.width, _null_or_positive, "an integer >= 1, or null for no limit")
+        _require("sweep.depth", self.depth, _null_or_positive, "an integer >= 1, or null for the whole block")
+        _require("sweep.nodes", self.nodes, lambda v: v >= 1, "an integer >= 1")
+        _require("sweep.batch_size", self.batch_size, lambda v: v >= 1, "an integer >= 1")
+        _require("sweep.temperature", self.temperature, lambda v: 0 <= v < math.inf, "a number >= 0 (0 is greedy)")
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Everything a sweep is told."""
+
+    name: str
+    output_dir: str
+    seed: int
+    strict: bool
+    retry_failed: bool
+    dry_run: bool
+    engine: EngineSettings
+    strategy: StrategySettings
+    model: ModelSettings
+    workload: WorkloadSettings
+    load: LoadSettings
+    host: HostSettings
+    tracking: TrackingSettings
+    report: ReportSettings
+    sweep: SweepSettings
+    run_id: str = field(default="")
+
+    def __post_init__(self) -> None:
+        _require("seed", [self.seed], lambda v: 0 <= v < 2**31, "an integer from 0 to 2147483647")
+        name = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+        _require("name", [self.name], name.fullmatch, "letters, digits, '.', '_' and '-'")
+        _require("run_id", [self.run_id], name.fullmatch, "letters, digits, '.', '_' and '-', or null")
+
+
+def load_settings(config: Mapping[str, Any], run_id: str) -> Settings:
+    """The settings in a composed, resolved configuration; ``run_id`` is the one to take where it names none.
+
+    Raises:
+        ConfigError: anything that cannot be, named by its key.
+    """
+    data = {key: value for key, value in config.items() if key != "_target_"}
+    given = data.get("run_id")
+    data["run_id"] = run_id if given is None else str(given) if type(given) is int else given
+    return build(Settings, data)
+
+
+def _null_or_positive(value: int | None) -> bool:
+    return value is None or value >= 1
+
+
+def _require(key: str, values: Iterable[Any], holds: Any, allowed: str) -> None:
+    for value in values:
+        if not holds(value):
+            raise ConfigError(key, list(value) if isinstance(value, tuple) else value, allowed)

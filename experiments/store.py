@@ -1,0 +1,136 @@
+"""The run folder: what is written when, so that being killed at any moment loses the running cell alone."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import shutil
+from collections import Counter
+from contextlib import suppress
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import psutil
+import yaml
+
+from ddbench.errors import ConfigError
+from ddbench.records import FINAL_STATUSES, Cell, CellStatus
+from experiments.plan import Dropped
+
+
+class RunFolder:
+    """``<output_dir>/<experiment>/<run_id>``.
+
+    A cell is made in ``.running/<host>-<pid>/<cell_id>``, its status.json last, and then renamed into ``cells/``: what
+    stands there is whole. Several processes may work on one folder, each on cells of its own.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.cells = path / "cells"
+        self._running = path / ".running" / f"{platform.node()}-{os.getpid()}"
+
+    def check_writable(self) -> None:
+        """Raises ConfigError when the folder cannot be made or written; leaves no trace of the attempt."""
+        made = [folder for folder in (self.path, *self.path.parents) if not folder.exists()]
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            probe = self.path / f".write-{os.getpid()}"
+            probe.touch()
+            probe.unlink()
+        except OSError as error:
+            reason = error.strerror or type(error).__name__
+            raise ConfigError("output_dir", str(self.path), f"a folder that can be written ({reason})") from None
+        finally:
+            for folder in made:
+                with suppress(OSError):  # not made, or another process already uses it
+                    folder.rmdir()
+
+    def open(self, config: dict[str, Any], environment: dict[str, Any] | None, dropped: tuple[Dropped, ...]) -> None:
+        """Makes the folder, or goes on with it. A file that changes keeps its earlier version beside the new one.
+
+        ``environment`` None: nothing is measured, so that of the earlier measurement stands.
+        """
+        self.cells.mkdir(parents=True, exist_ok=True)
+        self._clear_dead()
+        _replace(self.path / "config.yaml", yaml.safe_dump(config, sort_keys=False, allow_unicode=True))
+        if environment is not None:
+            _replace(self.path / "environment.json", json.dumps(environment, indent=2) + "\n")
+        known = _read_json(self.path / "dropped.json") or []
+        rows = known + [row for row in map(asdict, dropped) if row not in known]
+        _write(self.path / "dropped.json", json.dumps(rows, indent=2) + "\n")
+
+    def status(self, cell: Cell) -> str | None:
+        """The final status of a cell, or None if it has none yet."""
+        return _final_status(self.cells / cell.cell_id)
+
+    def begin(self, cell: Cell) -> Path:
+        """An empty folder to make the cell in."""
+        folder = self._running / cell.cell_id
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
+        return folder
+
+    def finish(self, cell: Cell, folder: Path, status: CellStatus) -> None:
+        """Puts the finished cell in its place, and an earlier version of it (a failed one) out of it."""
+        _write(folder / "cell.yaml", yaml.safe_dump(asdict(cell), sort_keys=False))
+        _write(folder / "status.json", json.dumps(asdict(status), indent=2) + "\n")
+        place = self.cells / cell.cell_id
+        if place.exists():
+            shutil.rmtree(place)
+        folder.rename(place)
+
+    def close(self) -> None:
+        """Drops what was left of a cell that did not end."""
+        shutil.rmtree(self._running, ignore_errors=True)
+        with suppress(OSError):  # there is none, or another process works there
+            self._running.parent.rmdir()
+
+    def _clear_dead(self) -> None:
+        """Drops what processes of this host that were killed left behind."""
+        for folder in self._running.parent.glob(f"{platform.node()}-*"):
+            pid = folder.name.rpartition("-")[2]
+            if pid.isdecimal() and not psutil.pid_exists(int(pid)):
+                shutil.rmtree(folder, ignore_errors=True)
+
+    def ids(self) -> set[str]:
+        """The cells that have a final status, of whatever plan."""
+        found = self.cells.iterdir() if self.cells.is_dir() else ()
+        return {folder.name for folder in found if _final_status(folder)}
+
+    def counts(self) -> dict[str, int]:
+        """Cells of the folder by final status."""
+        counts = Counter(_final_status(self.cells / name) for name in self.ids())
+        return {status: counts[status] for status in FINAL_STATUSES}
+
+
+def _final_status(folder: Path) -> str | None:
+    data = _read_json(folder / "status.json")
+    status = data.get("status") if isinstance(data, dict) else None
+    return status if status in FINAL_STATUSES else None
+
+
+def _read_json(path: Path) -> Any:
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+
+
+def _replace(path: Path, text: str) -> None:
+    """Writes a file; one of other contents that stood there becomes ``<stem>-1<suffix>``, ``-2`` and so on."""
+    if path.exists() and path.read_text(encoding="utf-8") != text:
+        number = 1
+        while (kept := path.with_stem(f"{path.stem}-{number}")).exists():
+            number += 1
+        path.rename(kept)
+    _write(path, text)
+
+
+def _write(path: Path, text: str) -> None:
+    """Writes a file whole or not at all."""
+    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    draft.write_text(text, encoding="utf-8")
+    draft.replace(path)

@@ -1,0 +1,208 @@
+"""``experiment=ddtree_sweep`` and ``experiment=smoke``: plan, measure, store, report."""
+
+from __future__ import annotations
+
+import traceback
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from ddbench.errors import ConfigError
+from experiments.cells import Todo, run_cells
+from experiments.estimate import estimate
+from experiments.interrupt import Interrupted, interruptible
+from experiments.listing import print_plan
+from experiments.models import resolve
+from experiments.plan import Facts, Plan, drafter_of, make_plan
+from experiments.progress import Progress, duration, say, say_briefly, warn
+from experiments.report import summarise
+from experiments.settings import Settings, load_settings
+from experiments.store import RunFolder
+from experiments.workload import choose, prompts_hash, read_prompts
+from runners.base import ModelFiles, Prompt, ServerSpec
+from runners.machine import machine_facts
+from runners.reference import ReferenceRunner, engine_version, unsupported
+
+
+def run(config: Mapping[str, Any], run_id: str) -> dict[str, Any]:
+    """A sweep, from its composed configuration to the summary that is printed last.
+
+    Nothing is started, and nothing of an earlier run is touched, before everything that can be checked has been.
+
+    Raises:
+        ConfigError: any setting, model, prompt or folder that cannot be used.
+        EngineFailure: the engine did not start.
+    """
+    settings = load_settings(config, run_id)
+    prompts, warmup = _prompts(settings)
+    files, facts = _facts(settings, prompts)
+    plan = make_plan(settings, facts)
+    folder = RunFolder(Path(settings.output_dir) / settings.name / settings.run_id)
+    seconds = [estimate(planned.cell, settings.model, settings.engine.cost) for planned in plan.cells]
+    if settings.dry_run:
+        print_plan(plan, seconds, folder.ids(), settings.engine.cost.start_s)
+        return {**_summary(folder), "planned": len(plan.cells), "dropped": len(plan.dropped)}
+    folder.check_writable()
+    skip = {"failed"} if settings.retry_failed else set()
+    todo = [
+        Todo(planned, cost.seconds)
+        for planned, cost in zip(plan.cells, seconds, strict=True)
+        if folder.status(planned.cell) in {None, *skip}
+    ]
+    spec = _spec(settings, files, prompts, warmup) if files is not None else None
+    signal = _measure({**config, "run_id": settings.run_id}, settings, plan, todo, folder, spec)
+    if signal is not None:
+        say(f"{signal}: the running cell is lost; the same command with run_id={settings.run_id} does the rest")
+    return _finish(settings, folder, signal)
+
+
+def _prompts(settings: Settings) -> tuple[list[Prompt], list[Prompt]]:
+    """The measured prompts, and the warm-up prompts, none of which is measured."""
+    path = settings.workload.path
+    assert path is not None
+    prompts = choose(read_prompts("workload.path", path), settings.workload)
+    measured = {prompt.turns[0] for prompt in prompts}
+    warmup = read_prompts("workload.warmup_path", settings.workload.warmup_path)
+    unmeasured = [prompt for prompt in warmup if prompt.turns[0] not in measured]
+    if not unmeasured:
+        raise ConfigError("workload.warmup_path", settings.workload.warmup_path, "a prompt that is not measured too")
+    further = sum(len(prompt.turns) > 1 for prompt in prompts)
+    if further:
+        say(f"{further} prompts have further turns; only the first is asked")
+    return prompts, unmeasured
+
+
+def _refusals(settings: Settings) -> dict[str, str]:
+    """By strategy: why the engine cannot run it with this model on this host."""
+    engine, model = settings.engine, settings.model
+    general = (
+        unsupported(host_kind=settings.host.kind, attention=model.target.attention)
+        if engine.name == "reference"
+        else f"this version of ddbench has no runner for {engine.name} yet"
+    )
+    refusals = {}
+    for strategy in settings.sweep.strategy:
+        role, drafter = drafter_of(strategy, model)
+        missing = f"model {model.name} has no {role} drafter" if role and drafter is None else None
+        reason = general or missing
+        if reason is not None:
+            refusals[strategy] = reason
+    return refusals
+
+
+def _facts(settings: Settings, prompts: list[Prompt]) -> tuple[ModelFiles | None, Facts]:
+    """What the plan takes from outside, and the model's files where anything can be run."""
+    model, refusals = settings.model, _refusals(settings)
+    runnable = [strategy for strategy in settings.sweep.strategy if strategy not in refusals]
+    roles = ["target", *sorted({drafter_of(strategy, model)[0] for strategy in runnable} - {""})]
+    files = None
+    revisions = {role: part.revision for role in ("target", "dflash", "eagle") if (part := getattr(model, role))}
+    if runnable:
+        try:
+            files, found = resolve(model, roles)
+            revisions |= found
+        except ConfigError as error:
+            if not settings.dry_run:
+                raise
+            warn(f"{error}; a real run would stop here")
+    return files, Facts(
+        engine_version=engine_version() if settings.engine.name == "reference" else "unknown",
+        revisions=revisions,
+        prompts_hash=prompts_hash(prompts),
+        prompts=len(prompts),
+        unsupported=refusals,
+    )
+
+
+def _spec(settings: Settings, files: ModelFiles, prompts: list[Prompt], warmup: list[Prompt]) -> ServerSpec:
+    engine, model, load = settings.engine, settings.model, settings.load
+    return ServerSpec(
+        model=files,
+        device=engine.device,
+        dtype=engine.dtype,
+        threads=engine.threads,
+        template=model.template,
+        thinking=model.thinking,
+        context_length=model.context_length,
+        ignore_eos=load.ignore_eos,
+        prompts=tuple(prompts),
+        warmup=tuple(warmup),
+        max_new_tokens=load.max_new_tokens,
+        timeout_s=engine.timeout_s,
+    )
+
+
+def _measure(
+    config: dict[str, Any],
+    settings: Settings,
+    plan: Plan,
+    todo: list[Todo],
+    folder: RunFolder,
+    spec: ServerSpec | None,
+) -> str | None:
+    """Starts the engine, makes the folder and runs the cells. Returns the signal that ended it early, if one did.
+
+    All cells of the reference engine share one server configuration: one process serves the whole plan.
+    """
+    runnable = any(item.planned.unsupported is None for item in todo)
+    runner = ReferenceRunner(spec) if runnable and spec is not None else None
+    with interruptible():
+        try:
+            environment = None
+            if runner is not None:
+                say_briefly(f"starting the {settings.engine.name} engine with {settings.model.name}")
+                environment = {**machine_facts(), **runner.start()}
+            elif not folder.ids():
+                environment = machine_facts()
+            folder.open(config, environment, plan.dropped)
+            _announce(plan, todo, folder)
+            progress = Progress([item.seconds for item in todo if item.planned.unsupported is None])
+            run_cells(todo, runner, folder, settings.load.warmup_tokens, progress)
+        except Interrupted as signal:
+            return signal.name
+        finally:
+            if runner is not None:
+                runner.stop()
+            folder.close()
+    return None
+
+
+def _announce(plan: Plan, todo: list[Todo], folder: RunFolder) -> None:
+    say(f"run folder {folder.path}")
+    reasons = {point.reason.partition(":")[0] for point in plan.dropped}
+    if plan.dropped:
+        some = "; ".join(sorted(reasons)[:3]) + ("; ..." if len(reasons) > 3 else "")
+        say(f"{len(plan.dropped)} grid points cannot be and are dropped ({some}), see dropped.json")
+    done = len(plan.cells) - len(todo)
+    if done:
+        say(f"{done} of {len(plan.cells)} cells are done already")
+    others = folder.ids() - {planned.cell.cell_id for planned in plan.cells}
+    if others:
+        say(f"{len(others)} cells of an earlier plan of this run are kept: the report shows both")
+    for reason, count in Counter(item.planned.unsupported for item in todo).items():
+        if reason is not None:
+            warn(f"{count} cells unsupported: {reason}")
+    measured = [item.seconds for item in todo if item.planned.unsupported is None]
+    say(f"{len(measured)} cells to measure, estimated at {duration(sum(measured))}")
+
+
+def _finish(settings: Settings, folder: RunFolder, signal: str | None) -> dict[str, Any]:
+    """The report of what is there, and the summary. A report that fails takes nothing from the stored cells."""
+    extra: dict[str, Any] = {} if signal is None else {"interrupted": signal}
+    if not folder.ids():
+        return {**_summary(folder), **extra}
+    try:
+        summary = summarise(folder, settings.report, settings.tracking)
+    except Exception as error:  # noqa: BLE001  the cells are stored: say where they are, and how to try again
+        say(traceback.format_exc().rstrip())
+        warn(f"the cells are stored, the report failed; try experiment=report run={folder.path}")
+        return {**_summary(folder), **extra, "error": f"report: {type(error).__name__}: {error}"}
+    for status in ("failed", "suspect"):
+        if summary["cells"][status]:
+            warn(f"{summary['cells'][status]} cells {status}: see the report for the reasons")
+    return {**summary, **extra}
+
+
+def _summary(folder: RunFolder) -> dict[str, Any]:
+    return {"run": str(folder.path), "report": None, "results": None, "cells": folder.counts()}

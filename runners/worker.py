@@ -1,0 +1,249 @@
+"""The process in which the reference engine lives: loads the pair, then measures the cells it is sent.
+
+Messages to the parent are tuples: ``("ready", facts)``, ``("refused", key, value, allowed)``, ``("crashed", text)``,
+``("progress", done, all)``, ``("done", CellOutcome)``. From the parent come :class:`CellJob` values; the end of the
+pipe ends the process.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import signal
+import sys
+import tempfile
+import threading
+import time
+import traceback
+from dataclasses import dataclass
+from multiprocessing import parent_process
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+from ddbench.errors import ConfigError
+from runners.base import CellJob, CellOutcome, ModelFiles, Prompt, ServerSpec
+from runners.tables import Measured, write_tables
+from runners.telemetry import Telemetry
+
+
+def serve(connection: Connection, spec: ServerSpec, log: str) -> None:
+    """Entry point of the process. ``log`` takes what is printed before the first cell."""
+    os.setsid()  # its own group: the terminal's Ctrl-C is the parent's to handle
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_die_with_parent, daemon=True).start()
+    _redirect(Path(log))
+    try:
+        engine = Engine(spec)
+    except ConfigError as error:
+        connection.send(("refused", error.key, error.value, error.allowed))
+        return
+    except Exception:  # noqa: BLE001  whatever it is, the parent must hear of it
+        connection.send(("crashed", traceback.format_exc()))
+        return
+    connection.send(("ready", engine.facts()))
+    while True:
+        try:
+            job: CellJob = connection.recv()
+        except EOFError:
+            return
+        _redirect(job.folder / "server.log")
+        connection.send(("done", engine.measure(job, connection)))
+
+
+@dataclass(frozen=True)
+class Tokenized:
+    prompt: Prompt
+    token_ids: tuple[int, ...]
+
+
+class Engine:
+    """A loaded model pair with its tokenised prompts.
+
+    Raises:
+        ConfigError: a model that cannot be loaded or does not fit its config, or a prompt longer than the context.
+    """
+
+    def __init__(self, spec: ServerSpec) -> None:
+        import torch
+
+        self.spec = spec
+        if spec.threads is not None:
+            torch.set_num_threads(spec.threads)
+        with tempfile.TemporaryDirectory(prefix="ddbench-") as scratch:
+            self.pair = _load(spec, Path(scratch))
+        _check_against_config(spec.model, self.pair)
+        self.stop_ids = frozenset() if spec.ignore_eos else _stop_ids(self.pair)
+        self.prompts = [self._tokenize(prompt) for prompt in spec.prompts]
+        self.warmup = [self._tokenize(prompt) for prompt in spec.warmup]
+        self.cuda = self.pair.device.type == "cuda"
+        self.gpu = torch.cuda.get_device_name(self.pair.device) if self.cuda else None
+
+    def facts(self) -> dict[str, Any]:
+        import torch
+
+        lengths = [len(item.token_ids) for item in self.prompts]
+        return {
+            "engine_threads": torch.get_num_threads(),
+            "engine_gpu": self.gpu,
+            "torch_cuda": torch.version.cuda,
+            "prompt_tokens": {"min": min(lengths), "max": max(lengths), "sum": sum(lengths)},
+        }
+
+    def measure(self, job: CellJob, connection: Connection) -> CellOutcome:
+        """Warms up, measures and writes one cell; any exception of the engine becomes a failed cell with its reason."""
+        try:
+            return self._measure(job, connection)
+        except Exception as error:  # noqa: BLE001  one cell's failure must not stop the others
+            traceback.print_exc()
+            first = (str(error) or "no message").strip().splitlines()[0]
+            return CellOutcome("failed", f"{type(error).__name__}: {first}", self.gpu, None)
+
+    def _measure(self, job: CellJob, connection: Connection) -> CellOutcome:
+        import torch
+
+        from ddbench.decoding import Strategy, decode
+
+        arm = job.cell.arm
+        strategy = Strategy(arm.strategy, arm.width, arm.depth, arm.nodes, arm.force_spine, arm.min_log_prob)
+        gc.collect()
+        if self.cuda:
+            torch.cuda.empty_cache()
+            torch.cuda.reset_peak_memory_stats(self.pair.device)
+        batch = job.cell.batch_size
+        warmup = [self.warmup[index % len(self.warmup)] for index in range(batch)]
+        clock = time.perf_counter()
+        decode(self.pair, strategy, self._requests(job.cell, warmup, 0, job.warmup_tokens), batch)
+        _log(
+            f"{strategy}: {batch} warm-up requests of {job.warmup_tokens} tokens in {time.perf_counter() - clock:.3f} s"
+        )
+        todo = [(item, repeat) for repeat in range(job.cell.repeats) for item in self.prompts]
+        requests = [
+            request
+            for repeat in range(job.cell.repeats)
+            for request in self._requests(job.cell, self.prompts, repeat, job.cell.max_new_tokens)
+        ]
+        done = 0
+
+        def finished(_: object) -> None:
+            nonlocal done
+            done += 1
+            connection.send(("progress", done, len(requests)))
+
+        clock = time.perf_counter()
+        with Telemetry(self.pair.device.index or 0 if self.cuda else None) as telemetry:
+            generations = decode(self.pair, strategy, requests, batch, on_finish=finished)
+        _log(f"{len(requests)} requests, {batch} in flight, in {time.perf_counter() - clock:.3f} s")
+        measured: list[Measured] = [
+            (item.prompt, repeat, generation) for (item, repeat), generation in zip(todo, generations, strict=True)
+        ]
+        write_tables(job.folder, job.cell, measured, telemetry.samples)
+        peak = torch.cuda.max_memory_allocated(self.pair.device) / 2**30 if self.cuda else telemetry.peak_rss_gib
+        status, reason = judge(arm.strategy, measured)
+        return CellOutcome(status, reason, self.gpu, peak)
+
+    def _tokenize(self, prompt: Prompt) -> Tokenized:
+        tokenizer, text = self.pair.tokenizer, prompt.turns[0]
+        if self.spec.template == "chat":
+            text = _chat(tokenizer, text, self.spec.thinking)
+        ids = tuple(tokenizer(text, add_special_tokens=self.spec.template == "raw")["input_ids"])
+        limit = min(self.spec.context_length, self.pair.max_length or self.spec.context_length)
+        if not ids or len(ids) + self.spec.max_new_tokens > limit:
+            new = self.spec.max_new_tokens
+            allowed = f"a prompt of 1 to {limit - new} tokens (context {limit} less {new} new ones); it has {len(ids)}"
+            raise ConfigError("workload.path", prompt.id, allowed)
+        return Tokenized(prompt, ids)
+
+    def _requests(self, cell: Any, items: list[Tokenized], repeat: int, new_tokens: int) -> list[Any]:
+        from ddbench.decoding import Request, Sampling
+
+        sampling = Sampling(cell.temperature, cell.top_p, cell.top_k, cell.seed + repeat)
+        return [Request(item.prompt.id, item.token_ids, new_tokens, sampling, self.stop_ids) for item in items]
+
+
+def judge(strategy: str, measured: list[Measured]) -> tuple[Any, str | None]:
+    """Status of a measured cell: failed if a request failed, suspect if a speculative arm never speculated."""
+    errors = [generation.error for _, _, generation in measured if generation.error]
+    if errors:
+        return "failed", f"{len(errors)} of {len(measured)} requests failed: {errors[0]}"
+    longer = [generation for _, _, generation in measured if len(generation.output_token_ids) > 1]
+    if strategy != "autoregressive" and longer and not any(generation.rounds for generation in longer):
+        return "suspect", "no verify round was recorded: speculation was not active"
+    return "ok", None
+
+
+def _load(spec: ServerSpec, scratch: Path) -> Any:
+    from ddbench.decoding import load_pair
+
+    model = spec.model
+    target, dflash, eagle = model.target, model.dflash, model.eagle
+    if model.random_seed is not None:
+        from runners.random_models import write_random_pair
+
+        made = write_random_pair(scratch, model.random_seed, spec.context_length)
+        target = str(made.target)
+        dflash, eagle = dflash and str(made.dflash), eagle and str(made.eagle)
+    try:
+        return load_pair(
+            target,
+            dflash,
+            eagle,
+            device=spec.device,
+            dtype=spec.dtype,
+            revision=model.target_revision,
+            dflash_revision=model.dflash_revision,
+            eagle_revision=model.eagle_revision,
+        )
+    except ConfigError as error:
+        keys = {name: f"model.{name}.source" for name in ("target", "dflash", "eagle")}
+        keys |= {name: f"engine.{name}" for name in ("device", "dtype")}
+        raise ConfigError(keys.get(error.key, error.key), error.value, error.allowed) from error
+
+
+def _check_against_config(model: ModelFiles, pair: Any) -> None:
+    vocab = pair.target.config.get_text_config().vocab_size
+    if model.vocab_size is not None and model.vocab_size != vocab:
+        raise ConfigError("model.target.vocab_size", model.vocab_size, f"{vocab}, as the checkpoint says")
+    if pair.dflash is None:
+        return
+    for key in ("block_size", "mask_token_id"):
+        said, found = getattr(model, key), getattr(pair.dflash.config, key)
+        if said is not None and said != found:
+            raise ConfigError(f"model.dflash.{key}", said, f"{found}, as the checkpoint says")
+
+
+def _stop_ids(pair: Any) -> frozenset[int]:
+    ends = getattr(pair.target.generation_config, "eos_token_id", None)
+    listed = ends if isinstance(ends, list) else [ends]
+    return frozenset(int(end) for end in [*listed, pair.tokenizer.eos_token_id] if end is not None)
+
+
+def _chat(tokenizer: Any, text: str, thinking: bool | None) -> str:
+    if not tokenizer.chat_template:
+        raise ConfigError("model.template", "chat", "raw, since the tokenizer has no chat template")
+    extra = {} if thinking is None else {"enable_thinking": thinking}
+    messages = [{"role": "user", "content": text}]
+    rendered: str = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True, **extra)
+    return rendered
+
+
+def _log(text: str) -> None:
+    sys.stderr.write(text + "\n")
+    sys.stderr.flush()
+
+
+def _redirect(log: Path) -> None:
+    """Everything this process prints from now on goes to ``log``."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    os.dup2(descriptor, 1)
+    os.dup2(descriptor, 2)
+    os.close(descriptor)
+
+
+def _die_with_parent() -> None:
+    parent = parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)

@@ -1,0 +1,153 @@
+"""Bad input through a real process: one line, exit 2, nothing started, nothing lost."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+
+def refused(ended: Any, *words: str) -> None:
+    assert ended.code == 2, ended.err
+    (line,) = ended.errors
+    assert line.startswith("error: ")
+    for word in words:
+        assert word in line
+    assert ended.out == ""
+
+
+@pytest.mark.parametrize(
+    ("override", "words"),
+    [
+        ("sweep.widht=[3]", ["sweep.widht", "unknown key", "sweep.width"]),
+        ("widht=3", ["widht", "unknown key"]),
+        ("+extra=3", ["extra=3", "unknown key"]),
+        ("~sweep", ["sweep", "required"]),
+        ("model=gpt5", ["model='gpt5'", "tiny", "qwen3_8b"]),
+        ("engine=tgi", ["engine='tgi'", "reference", "sglang", "vllm"]),
+        ("experiment=nope", ["experiment='nope'", "ddtree_sweep", "smoke"]),
+        ("strategy=medusa", ["strategy='medusa'", "ddtree"]),
+        ("sweep.width=[1", ["sweep.width=[1", "not a Hydra override"]),
+        ("=3", ["error"]),
+        ("sweep.strategy=[medusa]", ["sweep.strategy='medusa'", "autoregressive, dflash, eagle, ddtree"]),
+        ("sweep.strategy=[]", ["sweep.strategy=[]", "at least one"]),
+        ("sweep.width=[0]", ["sweep.width=0", ">= 1"]),
+        ("sweep.width=0", ["sweep.width=0", ">= 1"]),
+        ("sweep.width=[two]", ["sweep.width='two'", "integer"]),
+        ("sweep.depth=[-3]", ["sweep.depth=-3", ">= 1"]),
+        ("sweep.nodes=[1.5]", ["sweep.nodes=1.5", "integer"]),
+        ("sweep.nodes=[null]", ["sweep.nodes=None", "integer"]),
+        ("sweep.batch_size=[-1]", ["sweep.batch_size=-1", ">= 1"]),
+        ("sweep.batch_size=[true]", ["sweep.batch_size=True", "integer"]),
+        ("sweep.temperature=[-0.5]", ["sweep.temperature=-0.5", ">= 0"]),
+        ("load.top_p=0", ["load.top_p", "(0, 1]"]),
+        ("load.max_new_tokens=0", ["load.max_new_tokens=0", ">= 1"]),
+        ("engine.dtype=int8", ["engine.dtype='int8'", "float32, bfloat16"]),
+        ("engine.device=tpu", ["engine.device='tpu'", "cpu"]),
+        ("engine.threads=0", ["engine.threads=0", ">= 1"]),
+        ("run_id=../elsewhere", ["run_id='../elsewhere'", "letters"]),
+        ("seed=abc", ["seed='abc'", "integer"]),
+        ("seed=${nowhere}", ["nowhere"]),
+        ("_target_=experiments.nothing.run", ["_target_", "package.module.function"]),
+        ("workload.path=missing.jsonl", ["workload.path='missing.jsonl'", "No such file"]),
+        ("workload.categories=[c]", ["workload.categories='c'", "a, b"]),
+        ("model.target.source=/nowhere model.kind=checkpoint", ["model.target.source='/nowhere'"]),
+        ("model.target.source=no/such model.kind=checkpoint", ["model.target.source='no/such'", "Hugging Face"]),
+        # a single explicit shape that cannot be
+        ("sweep.width=[2] sweep.depth=[8] sweep.nodes=[8]", ["depth 8 >= block size 8"]),
+        (
+            "sweep.strategy=[ddtree] strategy.force_spine=true sweep.width=[2] sweep.depth=[7] sweep.nodes=[4]",
+            ["sweep (ddtree)", "nodes 4 < depth 7"],
+        ),
+        ("sweep.strategy=[ddtree] sweep.width=[2] sweep.depth=[2] sweep.nodes=[7]", ["nodes 7 > 6"]),
+        ("sweep.strategy=[eagle] sweep.width=[2] sweep.depth=[2] sweep.nodes=[7]", ["nodes 7 > 6"]),
+        ("sweep.strategy=[dflash] sweep.depth=[99]", ["sweep (dflash)", "block size 8"]),
+    ],
+)
+def test_one_line_and_exit_2(ddbench: Any, override: str, words: list[str]) -> None:
+    refused(ddbench.run(*override.split(" ")), *words)
+    assert not (ddbench.folder / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", ["the file is empty"]),
+        ("\n\n", ["the file is empty"]),
+        ("not json\n", ["bad.jsonl:1", "JSON object"]),
+        ('["a"]\n', ["bad.jsonl:1", "JSON object"]),
+        ('{"id": "a", "dataset": "d", "category": "c", "turns": ["x"]}\n{"id": "b"}\n', ["bad.jsonl:2", "'dataset'"]),
+        ('{"id": "a", "dataset": "d", "category": "c", "turns": []}\n', ["bad.jsonl:1", "'turns'"]),
+        ('{"id": "a", "dataset": "d", "category": "c", "turns": [3]}\n', ["bad.jsonl:1", "'turns'"]),
+        ('{"id": 7, "dataset": "d", "category": "c", "turns": ["x"]}\n', ["bad.jsonl:1", "'id'"]),
+        ('{"id": "a", "dataset": "d", "category": "c", "turns": ["x"]}\n' * 2, ["'a' comes twice"]),
+    ],
+)
+def test_bad_prompt_files(ddbench: Any, text: str, words: list[str]) -> None:
+    path = ddbench.folder / "bad.jsonl"
+    path.write_text(text, encoding="utf-8")
+    refused(ddbench.run(f"workload.path={path}"), "workload.path", *words)
+
+
+def test_warm_up_must_not_be_measured(ddbench: Any) -> None:
+    refused(
+        ddbench.run(f"workload.warmup_path={ddbench.folder / 'prompts.jsonl'}", "workload.max_prompts=null"), "warmup"
+    )
+
+
+def test_unwritable_folder(ddbench: Any) -> None:
+    blocker = ddbench.folder / "file"
+    blocker.write_text("not a folder")
+    refused(ddbench.run(f"output_dir={blocker}"), "output_dir", "can be written")
+    if os.geteuid() != 0:
+        locked = ddbench.folder / "locked"
+        locked.mkdir(mode=0o500)
+        refused(ddbench.run(f"output_dir={locked}"), "output_dir", "can be written")
+
+
+def test_prompt_longer_than_the_context(ddbench: Any) -> None:
+    record = {"id": "long", "dataset": "d", "category": "c", "turns": ["x" * 600]}
+    path = ddbench.folder / "long.jsonl"
+    path.write_text(json.dumps(record) + "\n")
+    refused(ddbench.run(f"workload.path={path}"), "workload.path='long'", "1 to 506 tokens", "it has 600")
+    assert not (ddbench.folder / "out").exists()
+
+
+def test_wrong_vocabulary(ddbench: Any) -> None:
+    refused(ddbench.run("model.target.vocab_size=4096"), "model.target.vocab_size=4096", "320")
+
+
+def test_drafter_of_another_target(ddbench: Any, tmp_path: Path) -> None:
+    from runners.random_models import write_random_pair
+
+    pair = write_random_pair(tmp_path, seed=0, context_length=512)
+    config = json.loads((pair.dflash / "config.json").read_text())
+    (pair.dflash / "config.json").write_text(json.dumps({**config, "vocab_size": 384}))
+    sources = [f"model.{name}.source={getattr(pair, name)}" for name in ("target", "dflash", "eagle")]
+    refused(ddbench.run("model.kind=checkpoint", *sources), "model.dflash.source", "vocabulary")
+
+
+def test_a_refusal_leaves_an_earlier_run_alone(ddbench: Any) -> None:
+    folder = ddbench.path("kept")
+    (folder / "cells").mkdir(parents=True)
+    (folder / "config.yaml").write_text("as it was\n")
+    refused(ddbench.run("run_id=kept", "sweep.width=[0]"), "sweep.width=0")
+    assert (folder / "config.yaml").read_text() == "as it was\n"
+
+
+def test_report_needs_a_run(ddbench: Any) -> None:
+    refused(ddbench.bare("experiment=report"), "run=None")
+    refused(ddbench.bare("experiment=report", "run=nowhere"), "run='nowhere'")
+
+
+def test_help_and_cfg_work(ddbench: Any) -> None:
+    shown = ddbench.bare("--help")
+    assert shown.code == 0
+    assert "experiment: ddtree_sweep" in shown.out
+    config = ddbench.bare("--cfg", "job")
+    assert config.code == 0
+    assert "name: ddtree_sweep" in config.out
+    assert ddbench.bare("--no-such-flag").code == 2
