@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+import sys
 import traceback
 from collections import Counter
 from collections.abc import Mapping
@@ -152,9 +154,9 @@ def _measure(
             environment = None
             if runner is not None:
                 say_briefly(f"starting the {settings.engine.name} engine with {settings.model.name}")
-                environment = {**machine_facts(), **runner.start()}
+                environment = {"command": _command(), **machine_facts(), **runner.start()}
             elif not folder.ids():
-                environment = machine_facts()
+                environment = {"command": _command(), **machine_facts()}
             folder.open(config, environment, plan.dropped)
             _announce(plan, todo, folder)
             progress = Progress([item.seconds for item in todo if item.planned.unsupported is None])
@@ -166,6 +168,11 @@ def _measure(
                 runner.stop()
             folder.close()
     return None
+
+
+def _command() -> str:
+    """The command line of this process, for the report's recipe."""
+    return shlex.join(["python", "-m", "ddbench", *sys.argv[1:]])
 
 
 def _announce(plan: Plan, todo: list[Todo], folder: RunFolder) -> None:

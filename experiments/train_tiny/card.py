@@ -76,11 +76,16 @@ def _quality(notes: Mapping[str, Any]) -> list[str]:
         "|---|---|---|" + "---|" * (len(categories) + 1),
     ]
     for name, row in lengths.items():
-        by_category = " | ".join(f"{row['by_category'][category]:.2f}" for category in categories)
+        by_category = " | ".join(_number(row["by_category"].get(category)) for category in categories)
+        ratio = row["all"] / chain if row["all"] and chain else None
         lines.append(
-            f"| {name} | {row['all']:.2f} | {row['all'] / chain:.2f} | {by_category} | {row['lossless_share']:.3f} |"
+            f"| {name} | {_number(row['all'])} | {_number(ratio)} | {by_category} | {_number(row['lossless_share'], 3)} |"
         )
     return [*lines, ""]
+
+
+def _number(value: float | None, digits: int = 2) -> str:
+    return "none" if value is None else f"{value:.{digits}f}"
 
 
 def _text(notes: Mapping[str, Any]) -> list[str]:
@@ -125,11 +130,11 @@ def _stages(config: TrainConfig, notes: Mapping[str, Any]) -> list[tuple[str, st
             (
                 "first_drafter",
                 f"DFlash drafter for the target before distillation, {config.first_drafter.steps} steps",
-                f"chain emits {last['held_out_emitted_per_round']:.2f} tokens a round on held-out text",
+                f"chain emits {_number(last['held_out_emitted_per_round'])} tokens a round on held-out text",
             )
         )
     if "distil" in notes:
-        emitted = ", ".join(f"{turn['held_out_emitted_per_round']:.2f}" for turn in notes["distil"]["history"])
+        emitted = ", ".join(_number(turn["held_out_emitted_per_round"]) for turn in notes["distil"]["history"])
         rows.append(
             (
                 "distil",
@@ -149,7 +154,7 @@ def _stages(config: TrainConfig, notes: Mapping[str, Any]) -> list[tuple[str, st
             "dflash",
             f"{notes['dflash']['parameters'] / 1e6:.1f} M parameters, {config.dflash.steps} steps of {config.dflash.batch} x "
             f"{config.dflash.anchors} blocks, target frozen",
-            f"loss {last['loss']:.2f}; chain on held-out text {last['held_out_emitted_per_round']:.2f}",
+            f"loss {last['loss']:.2f}; chain on held-out text {_number(last['held_out_emitted_per_round'])}",
         )
     )
     last = notes["eagle3"]["history"][-1]

@@ -72,15 +72,15 @@ def write_prompts(
     seed: int,
     output: Path,
 ) -> list[Prompt]:
-    """Writes ``prompts.jsonl`` and ``warmup.jsonl`` and returns the prompts of the quality bar, which are others."""
+    """Writes ``prompts.jsonl`` and ``warmup.jsonl``; returns the prompts of the quality bar: all but the warm-up's."""
     shipped = config.prompts_per_category + config.warmup_per_category
-    per_category = shipped + config.evaluation_prompts // len(CATEGORIES) + 1
+    per_category = max(shipped, config.warmup_per_category + config.evaluation_prompts // len(CATEGORIES) + 1)
     found = held_out_prompts(tokenizer, held, per_category, seed)
     evaluation: list[Prompt] = []
     rows: dict[str, list[str]] = {"prompts": [], "warmup": []}
     for category in CATEGORIES:
         group = [prompt for prompt in found if prompt.category == category]
-        evaluation.extend(group[shipped:])
+        evaluation.extend(group[: config.prompts_per_category] + group[shipped:])
         for index, prompt in enumerate(group[:shipped]):
             kind = "prompts" if index < config.prompts_per_category else "warmup"
             origin = sources[prompt.source]

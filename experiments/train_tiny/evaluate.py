@@ -16,7 +16,7 @@ from experiments.train_tiny.loops import distinct_ratio, is_loop
 log = logging.getLogger(__name__)
 NEW_TOKENS = 128
 STRATEGIES = {
-    "dflash_chain": Strategy("dflash", depth=15),
+    "dflash_chain": Strategy("dflash"),
     "ddtree_16": Strategy("ddtree", nodes=16),
     "ddtree_32": Strategy("ddtree", nodes=32),
     "ddtree_64": Strategy("ddtree", nodes=64),
@@ -55,9 +55,7 @@ def evaluate(
     for name, strategy in STRATEGIES.items():
         done = decode(pair, strategy, kept, batch)
         result["acceptance_length"][name] = _lengths(done, kept) | {
-            "lossless_share": round(
-                sum(same_text[g.request.prompt_id] == g.output_token_ids for g in done) / len(done), 4
-            )
+            "lossless_share": _share([same_text[g.request.prompt_id] == g.output_token_ids for g in done])
         }
         log.info("%s %s", name, result["acceptance_length"][name])
     return result
@@ -77,3 +75,7 @@ def _lengths(done: Sequence[Generation], requests: Sequence[Request]) -> dict[st
 def _length(done: Sequence[Generation]) -> float | None:
     rounds = sum(len(g.rounds) for g in done)
     return round(sum(len(g.output_token_ids) - 1 for g in done) / rounds, 3) if rounds else None
+
+
+def _share(flags: Sequence[bool]) -> float | None:
+    return round(sum(flags) / len(flags), 4) if flags else None

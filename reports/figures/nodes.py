@@ -10,7 +10,18 @@ import pandas as pd
 from matplotlib.axes import Axes
 
 from reports.choose import Scenario, number, usable
-from reports.figures.style import Drawing, bars, colour, floats, headline, marker, panels, powers_of_two, prompts
+from reports.figures.style import (
+    Drawing,
+    bars,
+    colour,
+    floats,
+    headline,
+    marker,
+    panels,
+    powers_of_two,
+    prompts,
+    shared_legend,
+)
 
 WIDTH_MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 
@@ -51,9 +62,9 @@ def acceptance_against_nodes(scenario: Scenario) -> Drawing | None:
         axis.set_xlabel("drafted nodes (root not counted)")
         axis.set_ylabel("acceptance length (tokens per round)")
         axis.tick_params(labelleft=True)
-        axis.legend(loc="best", fontsize=8)
     for axis in axes[len(depths) :]:
         axis.set_visible(False)
+    shared_legend(figure, axes[: len(depths)], ncols=3)
     title = "Acceptance length against nodes"
     notes = "bars: 95 % bootstrap over prompts, markers set apart for sight"
     headline(figure, title, f"{scenario.title} · batch size {size} · {prompts(trees)} · {notes}")
@@ -73,7 +84,9 @@ def _references(axis: Axes, frame: pd.DataFrame, depth: Any) -> None:
     if not chains.empty:
         chain = chains.sort_values("depth").iloc[-1]
         height = float(chain["acceptance_length"])
-        axis.axhline(height, color=colour("dflash"), linestyle="--", linewidth=1.4, label=f"chain ({chain['label']})")
+        exact = depth is pd.NA or int(chain["depth"]) == int(depth)
+        label = "dflash chain, this depth" if exact else "dflash chain, nearest depth below"
+        axis.axhline(height, color=colour("dflash"), linestyle="--", linewidth=1.4, label=label)
         if not pd.isna(chain["acceptance_length_low"]):
             interval = (float(chain["acceptance_length_low"]), float(chain["acceptance_length_high"]))
             axis.axhspan(*interval, color=colour("dflash"), alpha=0.08, linewidth=0)
