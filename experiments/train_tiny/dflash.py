@@ -19,6 +19,7 @@ from transformers import PreTrainedModel
 
 from ddbench.drafters.dflash import DFlashConfig, DFlashDrafter
 from experiments.train_tiny.config import DFlashTrainConfig
+from experiments.train_tiny.drafter_json import shared_json
 from experiments.train_tiny.features import tapped_states
 from experiments.train_tiny.generate import Continuations
 from experiments.train_tiny.optim import adamw, set_learning_rate
@@ -40,32 +41,17 @@ class Blocks:
 
 def dflash_json(target: PreTrainedModel, config: DFlashTrainConfig, mask_token_id: int) -> dict[str, Any]:
     """``config.json`` of a drafter that fits ``target``, in the published layout."""
-    base = target.config
     return {
         "architectures": ["DFlashDraftModel"],
         "model_type": "qwen3",
-        "hidden_size": base.hidden_size,
-        "intermediate_size": config.intermediate_size,
-        "num_hidden_layers": config.layers,
-        "num_attention_heads": base.num_attention_heads,
-        "num_key_value_heads": base.num_key_value_heads,
-        "head_dim": getattr(base, "head_dim", None) or base.hidden_size // base.num_attention_heads,
-        "hidden_act": "silu",
-        "rms_norm_eps": base.rms_norm_eps,
-        "rope_theta": base.rope_parameters["rope_theta"],
-        "max_position_embeddings": base.max_position_embeddings,
-        "vocab_size": base.vocab_size,
-        "attention_bias": False,
-        "attention_dropout": 0.0,
-        "tie_word_embeddings": False,
+        **shared_json(target, config.intermediate_size, config.layers),
         "layer_types": ["full_attention"] * config.layers,
         "max_window_layers": config.layers,
         "use_sliding_window": False,
         "sliding_window": None,
-        "num_target_layers": base.num_hidden_layers,
+        "num_target_layers": target.config.num_hidden_layers,
         "block_size": config.block_size,
         "dflash_config": {"mask_token_id": mask_token_id, "target_layer_ids": list(config.taps)},
-        "dtype": "bfloat16",
     }
 
 

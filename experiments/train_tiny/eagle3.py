@@ -19,6 +19,7 @@ from transformers import PreTrainedModel
 from ddbench.drafters.attention import KeyValue
 from ddbench.drafters.eagle3 import Eagle3Config, Eagle3Drafter
 from experiments.train_tiny.config import Eagle3TrainConfig
+from experiments.train_tiny.drafter_json import shared_json
 from experiments.train_tiny.features import tapped_states
 from experiments.train_tiny.generate import Continuations
 from experiments.train_tiny.optim import adamw, set_learning_rate
@@ -29,28 +30,13 @@ STEP_DECAY = 0.8  # loss weight of unrolled step j is STEP_DECAY ** j
 
 def eagle3_json(target: PreTrainedModel, config: Eagle3TrainConfig) -> dict[str, Any]:
     """``config.json`` of a drafter that fits ``target``, in the layout that SGLang and vLLM load."""
-    base = target.config
     return {
         "architectures": ["LlamaForCausalLMEagle3"],
         "model_type": "llama",
-        "hidden_size": base.hidden_size,
-        "target_hidden_size": base.hidden_size,
-        "intermediate_size": config.intermediate_size,
-        "num_hidden_layers": 1,
-        "num_attention_heads": base.num_attention_heads,
-        "num_key_value_heads": base.num_key_value_heads,
-        "head_dim": getattr(base, "head_dim", None) or base.hidden_size // base.num_attention_heads,
-        "hidden_act": "silu",
-        "rms_norm_eps": base.rms_norm_eps,
-        "rope_theta": base.rope_parameters["rope_theta"],
-        "max_position_embeddings": base.max_position_embeddings,
-        "vocab_size": base.vocab_size,
+        **shared_json(target, config.intermediate_size, 1),
+        "target_hidden_size": target.config.hidden_size,
         "draft_vocab_size": config.draft_vocab_size,
-        "attention_bias": False,
-        "attention_dropout": 0.0,
-        "tie_word_embeddings": False,
         "eagle_config": {"eagle_aux_hidden_state_layer_ids": list(config.taps), "use_aux_hidden_state": True},
-        "dtype": "bfloat16",
     }
 
 
