@@ -295,11 +295,13 @@ def acceptance_by_depth(counts: Counts) -> tuple[list[float], list[float | None]
 
 
 def lossless_share(ids: Mapping[Any, Sequence[int]], reference: Mapping[Any, Sequence[int]]) -> float | None:
-    """Share of the requests (by key) present in both whose token ids are equal; None where none can be compared."""
-    shared = [key for key in ids if key in reference]
-    if not shared:
+    """Share of the requests (by key) whose token ids equal the reference's; None where none can be compared.
+
+    A request that the reference lacks counts as not equal: it has not been shown to be.
+    """
+    if not any(key in reference for key in ids):
         return None
-    return sum(list(ids[key]) == list(reference[key]) for key in shared) / len(shared)
+    return sum(key in reference and list(ids[key]) == list(reference[key]) for key in ids) / len(ids)
 
 
 # ---------------------------------------------------------------------------------------------------------------------

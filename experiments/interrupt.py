@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import signal
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
+
+ECHO_S = 1.0  # a repeat within this time is an echo: `timeout` and shells signal a process and its group
 
 
 class Interrupted(KeyboardInterrupt):
@@ -22,8 +26,16 @@ def interruptible() -> Iterator[None]:
     caught = (signal.SIGINT, signal.SIGTERM)
 
     def handle(number: int, _: FrameType | None) -> None:
+        first = time.monotonic()
+
+        def again(number: int, _: FrameType | None) -> None:
+            if time.monotonic() - first < ECHO_S:
+                return
+            signal.signal(number, signal.SIG_DFL)
+            os.kill(os.getpid(), number)
+
         for each in caught:
-            signal.signal(each, signal.SIG_DFL)
+            signal.signal(each, again)
         raise Interrupted(signal.Signals(number).name)
 
     before = {number: signal.signal(number, handle) for number in caught}

@@ -76,7 +76,8 @@ def make_plan(settings: Settings, facts: Facts) -> Plan:
             if reason is None:
                 shapes.append((strategy, shape))
                 continue
-            if len(list(_axes(strategy, settings.sweep))) == 1:
+            open_axis = strategy == "eagle" and (shape.width is None or shape.depth is None)
+            if len(list(_axes(strategy, settings.sweep))) == 1 and not open_axis:
                 raise ConfigError(f"sweep ({strategy})", _describe(shape), reason)
             dropped += [
                 Dropped(strategy, shape.width, shape.depth, shape.nodes, batch, temperature, reason)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ddbench.errors import ConfigError
-from experiments.progress import say
+from experiments.progress import say, warn
 from experiments.settings import ReportSettings, TrackingSettings
 from experiments.store import RunFolder
 from experiments.typed import build
@@ -40,6 +40,9 @@ def summarise(folder: RunFolder, report: ReportSettings, tracking: TrackingSetti
     wandb = None
     if tracking.name == "wandb" and tracking.mode != "disabled":
         wandb = WandbSettings(tracking.mode, tracking.project, tracking.entity, tracking.tags)
+    lost = sorted(path.name for path in folder.cells.iterdir() if path.is_dir() and path.name not in folder.ids())
+    if lost:
+        warn(f"{len(lost)} cells have no readable final status and are left out: {', '.join(lost[:5])}")
     paths = build_report(folder.path, wandb=wandb, figures=report.figures)
     return {
         "run": str(folder.path),

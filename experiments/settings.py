@@ -42,6 +42,8 @@ class EngineSettings:
     def __post_init__(self) -> None:
         _require("engine.device", [self.device], re.compile(r"cpu|cuda(:\d+)?").fullmatch, "cpu, cuda or cuda:<index>")
         _require("engine.threads", [self.threads], _null_or_positive, "an integer >= 1, or null")
+        allowed = "null: the reference engine runs in this environment"
+        _require("engine.python", [self.python], lambda v: v is None or self.name != "reference", allowed)
         _require("engine.timeout_s", [self.timeout_s], lambda v: v > 0, "seconds > 0")
 
 

@@ -50,7 +50,13 @@ def build_report(run: Path, *, wandb: WandbSettings | None = None, figures: bool
 
 
 def load_run(run: Path) -> RunFrames:
-    """The frames of a run; see :func:`ddbench.load`."""
+    """The frames of a run; see :func:`ddbench.load`.
+
+    Raises:
+        FileNotFoundError: the folder is no run.
+    """
+    if not (run / "cells").is_dir():
+        raise FileNotFoundError(f"{run}: no such run folder; one has cells/ in it")
     stored = read_run(run)
     return RunFrames(analyse(stored).frame, stored.requests, stored.rounds, stored.cells, stored.telemetry)
 

@@ -87,6 +87,7 @@ class Point:
     row: dict[str, Any]  # the columns that describe it
     requests: pd.DataFrame  # finished requests of all measured blocks
     blocks: tuple[Counts, ...]  # the same, a block each, for throughput
+    block_ids: tuple[int, ...]  # of `blocks`; a block that failed is missing from both
 
     @property
     def measured(self) -> bool:
@@ -124,7 +125,8 @@ def points_of(stored: Stored) -> list[Point]:
         frames = [requests[cell_id] for cell_id in ids if cell_id in requests]
         rows = pd.concat(frames) if frames else stored.requests.iloc[:0]
         row = _description(cells, int(errors.reindex(ids).fillna(0).sum()))
-        points.append(Point(row, rows, tuple(counts_of(frame) for frame in frames)))
+        block_ids = tuple(int(frame["block"].iloc[0]) for frame in frames)
+        points.append(Point(row, rows, tuple(counts_of(frame) for frame in frames), block_ids))
     return sorted(points, key=lambda point: _order(point.row))
 
 

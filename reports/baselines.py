@@ -92,15 +92,26 @@ def speedup(point: Point, baseline: Point) -> Estimate:
 
 def throughput_ratio(point: Point, baseline: Point) -> Estimate:
     """Aggregate tokens/s over the baseline's; its interval comes from paired blocks of repetition, two or more."""
-    ours, theirs = metrics.tokens_per_s(point.blocks), metrics.tokens_per_s(baseline.blocks)
+    common = _common_blocks(point, baseline)
+    mine, other = (
+        [block for index, block in zip(each.block_ids, each.blocks, strict=True) if index in common]
+        for each in (point, baseline)
+    )
+    ours, theirs = metrics.tokens_per_s(mine), metrics.tokens_per_s(other)
     if ours is None or theirs is None:
         return NOTHING
     pairs = [
         (a, b)
-        for one, other in zip(point.blocks, baseline.blocks, strict=False)
-        if (a := metrics.tokens_per_s([one])) is not None and (b := metrics.tokens_per_s([other])) is not None
+        for one, another in zip(mine, other, strict=False)
+        if (a := metrics.tokens_per_s([one])) is not None and (b := metrics.tokens_per_s([another])) is not None
     ]
-    return ratio_of_replicates(ours / theirs, pairs)
+    return ratio_of_replicates(ours / theirs, pairs if len(mine) == len(other) else [])
+
+
+def _common_blocks(point: Point, baseline: Point) -> set[int]:
+    """Blocks of repetition that both measured: near in time, hence a pair. Where there is none, all blocks of both."""
+    common = set(point.block_ids) & set(baseline.block_ids)
+    return common or set(point.block_ids) | set(baseline.block_ids)
 
 
 def lossless_share(point: Point, baseline: Point) -> float | None:
@@ -129,6 +140,7 @@ def _prompt_sums(point: Point, other: Point) -> metrics.Floats | None:
     """[prompts, (tokens, seconds)] of the point's requests whose (prompt, turn) the other finished too."""
     theirs = set(other.asked)
     shared = np.asarray([asked in theirs for asked in point.asked], dtype=bool)
+    shared &= point.requests["block"].isin(_common_blocks(point, other)).to_numpy(dtype=bool)
     if not shared.any():
         return None
     terms = np.column_stack(metrics.tokens_per_s_per_user.terms(point.counts))

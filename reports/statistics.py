@@ -79,7 +79,10 @@ def bootstrap(
         return Estimate(value, None, None, n)
     centre = float(exponents @ np.log(totals))
     tail = (1 - LEVEL) / 2
-    low, high = np.quantile(logs, [tail, 1 - tail])
+    # Between an infinity and a number there is nothing to interpolate: then the order statistics themselves.
+    low, high = np.quantile(logs, [tail, 1 - tail], method="linear" if np.isfinite(logs).all() else "inverted_cdf")
+    if high == np.inf:
+        return Estimate(value, None, None, n)  # too often nothing in the denominator: no bound above
     stretch = float(stats.t.ppf(1 - tail, n - 1) / stats.norm.ppf(1 - tail)) * np.sqrt(n / (n - 1))
     return Estimate(
         value, value * float(np.exp((low - centre) * stretch)), value * float(np.exp((high - centre) * stretch)), n
@@ -87,13 +90,14 @@ def bootstrap(
 
 
 def _log_resamples(sums: Floats, exponents: Floats, resamples: int, seed: int, chunk: int = 2_000) -> Floats:
-    """Logarithm of the quantity in each resample; resamples in which a sum is 0 are left out."""
+    """Logarithm of the quantity in each resample: -inf or inf where a sum is 0; 0 / 0 says nothing and is left out."""
     weights = resampling_weights(len(sums), resamples, seed)
     parts = []
     for start in range(0, resamples, chunk):
         totals = weights[start : start + chunk].astype(np.float64) @ sums
-        kept = (totals > 0).all(axis=1)
-        parts.append(np.log(totals[kept]) @ exponents)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            logs = (np.log(totals) * exponents).sum(axis=1)
+        parts.append(logs[~np.isnan(logs)])
     return np.concatenate(parts)
 
 

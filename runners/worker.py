@@ -148,8 +148,10 @@ class Engine:
             text = _chat(tokenizer, text, self.spec.thinking)
         ids = tuple(tokenizer(text, add_special_tokens=self.spec.template == "raw")["input_ids"])
         limit = min(self.spec.context_length, self.pair.max_length or self.spec.context_length)
-        if not ids or len(ids) + self.spec.max_new_tokens > limit:
-            new = self.spec.max_new_tokens
+        new = self.spec.max_new_tokens
+        if new >= limit:
+            raise ConfigError("load.max_new_tokens", new, f"fewer than the context of {limit} (model.context_length)")
+        if not ids or len(ids) + new > limit:
             allowed = f"a prompt of 1 to {limit - new} tokens (context {limit} less {new} new ones); it has {len(ids)}"
             raise ConfigError("workload.path", prompt.id, allowed)
         return Tokenized(prompt, ids)

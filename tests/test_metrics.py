@@ -230,3 +230,8 @@ def test_importing_ddbench_is_light() -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert "torch" not in done.stdout
     assert "pandas" not in done.stdout
+
+
+def test_a_request_that_the_reference_lacks_is_not_shown_to_be_lossless() -> None:
+    assert metrics.lossless_share({"a": [1], "b": [2]}, {"a": [1]}) == 0.5
+    assert metrics.lossless_share({"a": [1]}, {"b": [1]}) is None

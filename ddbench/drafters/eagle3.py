@@ -19,7 +19,11 @@ from ddbench.drafters.attention import FeedForward, KeyValue, LayerDims, Rotary,
 
 @dataclass(frozen=True)
 class Eagle3Config:
-    """What an EAGLE-3 ``config.json`` says. ``aux_layer_ids``: the inputs of these target layers are the features."""
+    """What an EAGLE-3 ``config.json`` says. ``aux_layer_ids``: the inputs of these target layers are the features.
+
+    vLLM reads explicit ids so; SGLang adds 1 to them (``set_eagle3_layers_to_capture`` of its Qwen3 and Llama models).
+    A checkpoint written for SGLang with explicit ids needs each of them one higher here.
+    """
 
     dims: LayerDims
     aux_layer_ids: tuple[int, ...] | None  # None: the engines' default for the target's depth

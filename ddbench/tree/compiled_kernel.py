@@ -16,7 +16,15 @@ NO_NODE = -2
 Array = np.ndarray[Any, Any]
 
 
-@numba.njit(cache=True)  # type: ignore[untyped-decorator,unused-ignore]
+def _jit(function: Any) -> Any:
+    """Compiled by numba; the machine code is cached where the package's folder or the user's cache can be written."""
+    try:
+        return numba.njit(cache=True)(function)
+    except RuntimeError:  # neither can: compile anew in every process
+        return numba.njit(function)
+
+
+@_jit
 def _first_by_rank(a: int, b: int, parent: Array, rank: Array, depth: Array, parents: Array, ranks: Array) -> bool:
     """Whether entry a has the smaller rank tuple. Read from the ends: the last difference found decides."""
     node_a, node_b, rank_a, rank_b = parent[a], parent[b], rank[a], rank[b]
@@ -35,7 +43,7 @@ def _first_by_rank(a: int, b: int, parent: Array, rank: Array, depth: Array, par
         rank_b, node_b = ranks[node_b], parents[node_b]
 
 
-@numba.njit(cache=True)  # type: ignore[untyped-decorator,unused-ignore]
+@_jit
 def _build_row(
     lp: Array, floor: float, force_spine: bool, scores: Array, parents: Array, depths: Array, ranks: Array
 ) -> None:
@@ -118,7 +126,7 @@ def _build_row(
             made += 1
 
 
-@numba.njit(cache=True)  # type: ignore[untyped-decorator,unused-ignore]
+@_jit
 def build(lp: Array, nodes: int, floor: float, force_spine: bool) -> tuple[Array, Array, Array, Array]:
     """Trees of ``lp``, float32 [batch, depth, width]: scores, parents, depths, ranks, each [batch, nodes]."""
     batch = lp.shape[0]

@@ -54,6 +54,10 @@ def _front() -> list[str]:
         "| `eagle3/` | autoregressive drafter, reduced draft vocabulary | `LlamaForCausalLMEagle3`, as SGLang and vLLM load |",
         "| `prompts.jsonl`, `warmup.jsonl` | beginnings of held-out texts; measured, and never measured | prompt records |",
         "",
+        "The taps of the EAGLE-3 drafter are the *inputs* of the layers that its config names, which is how ddbench and vLLM "
+        "read the ids. SGLang adds 1 to explicit ids: give it a copy whose config names each layer one lower, or its "
+        "acceptance falls without a word.",
+        "",
         "Licence of the weights: Apache-2.0. Remake them with `" + COMMAND + "`.",
         "",
     ]
@@ -70,7 +74,7 @@ def _quality(notes: Mapping[str, Any]) -> list[str]:
         f"{found['prompts']} prompts of distributions that training never saw, temperature 0, at most "
         f"{found['new_tokens']} new tokens, reference engine, measured on: {found['hardware']}. Acceptance length is tokens "
         "emitted per round, bonus token included, prefill token not, summed over prompts; prompts whose text loops are "
-        "left out.",
+        "left out. `prompts.jsonl` holds a part of these prompts, so its figures differ somewhat.",
         "",
         "| strategy | acceptance length | against the chain | " + " | ".join(categories) + " | lossless share |",
         "|---|---|---|" + "---|" * (len(categories) + 1),

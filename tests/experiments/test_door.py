@@ -116,6 +116,23 @@ def test_prompt_longer_than_the_context(ddbench: Any) -> None:
     assert not (ddbench.folder / "out").exists()
 
 
+def test_more_new_tokens_than_the_context(ddbench: Any) -> None:
+    refused(ddbench.run("load.max_new_tokens=5000"), "load.max_new_tokens=5000", "context of 512")
+
+
+def test_damaged_target(ddbench: Any, tmp_path: Path) -> None:
+    from runners.random_models import write_random_pair
+
+    pair = write_random_pair(tmp_path, seed=0, context_length=512)
+    (pair.target / "model.safetensors").write_text("junk")
+    sources = [f"model.{name}.source={getattr(pair, name)}" for name in ("target", "dflash", "eagle")]
+    refused(ddbench.run("model.kind=checkpoint", *sources), "model.target.source")
+
+
+def test_the_reference_engine_has_no_other_python(ddbench: Any) -> None:
+    refused(ddbench.run("engine.python=/usr/bin/python3"), "engine.python='/usr/bin/python3'")
+
+
 def test_wrong_vocabulary(ddbench: Any) -> None:
     refused(ddbench.run("model.target.vocab_size=4096"), "model.target.vocab_size=4096", "320")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -191,6 +192,26 @@ def test_blocks_pool_into_one_point(tmp_path: Path) -> None:
     assert set(row["cell_ids"]) == {each.cell_id for each in cells}
     assert (row["requests"], row["prompts"]) == (18, 6)
     assert row["tokens_per_s_low"] < row["tokens_per_s"] < row["tokens_per_s_high"]  # blocks are its replicates
+
+
+def test_blocks_are_paired_by_their_number_not_by_their_place(tmp_path: Path) -> None:
+    """The tree lacks block 0, is twice as fast in 1 and 2, and the machine slows down from block to block."""
+    run, plan = tmp_path / "run", Plan(prompts=2)
+    golden_run(run)
+    for status in (run / "cells").iterdir():
+        shutil.rmtree(status)
+    baseline, tree = arm("autoregressive", None, None, None), arm("ddtree", 2, 4, 4)
+    for system, spans in ((baseline, {0: 1.0, 1: 2.0, 2: 4.0}), (tree, {1: 1.0, 2: 2.0})):
+        rounds = 0 if system.strategy == "autoregressive" else 4
+        for block, span in spans.items():
+            each = cell(plan, system, 1).with_block(block)
+            write_requests(run, each, [stored_request(each, prompt, 9, rounds, 0.1 + span) for prompt in "ab"])
+    row = row_of(results(run), "ddtree")
+    assert row["throughput_ratio_vs_autoregressive"] == pytest.approx(
+        6.2 / 3.2
+    )  # spans with the 0.1 s to the first token
+    assert row["throughput_ratio_vs_autoregressive_low"] < 2.0
+    assert row["speedup_vs_autoregressive"] == pytest.approx(2.0)
 
 
 def test_prompts_of_one_batch_are_one_observation_of_time(tmp_path: Path) -> None:

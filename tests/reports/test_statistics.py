@@ -118,3 +118,19 @@ def test_replicates_need_two_blocks() -> None:
     estimate = ratio_of_replicates(1.5, [(3.0, 2.0), (3.1, 2.0), (2.9, 2.0)])
     assert estimate.n == 3
     assert estimate.excludes(1.0)
+
+
+def test_resamples_without_a_numerator_pull_the_interval_to_zero() -> None:
+    """One prompt of eight holds all that is counted: a third of the resamples miss it."""
+    sums = np.array([[1.0, 10.0]] + [[0.0, 10.0]] * 7)
+    estimate = bootstrap(sums, (1, -1))
+    assert estimate.value == pytest.approx(1 / 80)
+    assert estimate.low == 0.0
+    assert estimate.high is not None
+    assert estimate.high > estimate.value
+
+
+def test_resamples_without_a_denominator_leave_no_bar() -> None:
+    estimate = bootstrap(np.array([[10.0, 1.0]] + [[10.0, 0.0]] * 7), (1, -1))
+    assert estimate.value == pytest.approx(80.0)
+    assert (estimate.low, estimate.high) == (None, None)
