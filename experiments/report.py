@@ -40,7 +40,8 @@ def summarise(folder: RunFolder, report: ReportSettings, tracking: TrackingSetti
     wandb = None
     if tracking.name == "wandb" and tracking.mode != "disabled":
         wandb = WandbSettings(tracking.mode, tracking.project, tracking.entity, tracking.tags)
-    lost = sorted(path.name for path in folder.cells.iterdir() if path.is_dir() and path.name not in folder.ids())
+    finished = folder.ids()  # reads every status.json
+    lost = sorted(path.name for path in folder.cells.iterdir() if path.is_dir() and path.name not in finished)
     if lost:
         warn(f"{len(lost)} cells have no readable final status and are left out: {', '.join(lost[:5])}")
     paths = build_report(folder.path, wandb=wandb, figures=report.figures)

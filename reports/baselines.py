@@ -93,6 +93,7 @@ def speedup(point: Point, baseline: Point) -> Estimate:
 def throughput_ratio(point: Point, baseline: Point) -> Estimate:
     """Aggregate tokens/s over the baseline's; its interval comes from paired blocks of repetition, two or more."""
     common = _common_blocks(point, baseline)
+    paired = common <= set(point.block_ids) & set(baseline.block_ids)  # else no two blocks are a pair
     mine, other = (
         [block for index, block in zip(each.block_ids, each.blocks, strict=True) if index in common]
         for each in (point, baseline)
@@ -105,7 +106,7 @@ def throughput_ratio(point: Point, baseline: Point) -> Estimate:
         for one, another in zip(mine, other, strict=False)
         if (a := metrics.tokens_per_s([one])) is not None and (b := metrics.tokens_per_s([another])) is not None
     ]
-    return ratio_of_replicates(ours / theirs, pairs if len(mine) == len(other) else [])
+    return ratio_of_replicates(ours / theirs, pairs if paired else [])
 
 
 def _common_blocks(point: Point, baseline: Point) -> set[int]:
