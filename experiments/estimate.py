@@ -9,11 +9,12 @@ caches and the logits of the verify pass; the program itself and its libraries c
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ddbench.records import Cell
-from experiments.plan import drafter_of
 from experiments.settings import CostSettings, DrafterSettings, ModelSettings, TargetSettings
+from experiments.shapes import drafter_of
 
 EMITTED = {"autoregressive": 1.0, "dflash": 2.5, "eagle": 2.0, "ddtree": 3.0}  # tokens a round, assumed
 PROMPT_TOKENS = 128  # of a prompt, assumed
@@ -56,7 +57,17 @@ def memory_gib(cell: Cell, model: ModelSettings) -> float:
         weights += drafter.params * size
         cache += cell.batch_size * tokens * cache_bytes_per_token(target, drafter.layers, size)
     logits = cell.batch_size * (nodes + 1) * target.vocab_size * 4
-    return (weights + cache + logits) / GIB
+    taken = cell.arm.flags.get("kv_cache_gib")  # a server takes its whole cache at the start
+    return (weights + logits) / GIB + (cache / GIB if taken is None else float(taken))
+
+
+def server_starts(cells: Sequence[Cell], server_per_arm: bool) -> list[bool]:
+    """Which of the cells, in the order of measurement, an engine has to be started for."""
+    before = [None, *cells]
+    return [
+        earlier is None or (server_per_arm and earlier.arm != cell.arm)
+        for earlier, cell in zip(before, cells, strict=False)
+    ]
 
 
 def pair_gib(model: ModelSettings, tokens: int = 4096) -> float:

@@ -6,12 +6,12 @@ import sys
 from collections import Counter
 from collections.abc import Sequence
 
-from experiments.estimate import EMITTED, PROMPT_TOKENS, Estimate
+from experiments.estimate import EMITTED, PROMPT_TOKENS, Estimate, server_starts
 from experiments.plan import Plan
 from experiments.progress import describe, duration, say
 
 
-def print_plan(plan: Plan, estimates: Sequence[Estimate], done: set[str], start_s: float) -> None:
+def print_plan(plan: Plan, estimates: Sequence[Estimate], done: set[str], start_s: float, server_per_arm: bool) -> None:
     """A line a cell and one a kind of dropped point on standard output; what the figures rest on, on standard error."""
     lines = [f"{'time':>12}  {'memory':>10}  cell"]
     for planned, cost in zip(plan.cells, estimates, strict=True):
@@ -22,14 +22,16 @@ def print_plan(plan: Plan, estimates: Sequence[Estimate], done: set[str], start_
     lines += [f"{'dropped':>12}  {count:>10}  {strategy}: {reason}" for (strategy, reason), count in dropped.items()]
     sys.stdout.write("\n".join(lines) + "\n")
     paying = [
-        cost
+        (planned.cell, cost)
         for planned, cost in zip(plan.cells, estimates, strict=True)
         if planned.unsupported is None and planned.cell.cell_id not in done
     ]
-    total = sum(cost.seconds for cost in paying) + (start_s if paying else 0.0)
-    memory = max((cost.memory_gib for cost in paying), default=0.0)
+    starts = sum(server_starts([cell for cell, _ in paying], server_per_arm))
+    total = sum(cost.seconds for _, cost in paying) + starts * start_s
+    memory = max((cost.memory_gib for _, cost in paying), default=0.0)
     assumed = ", ".join(f"{name} {value:g}" for name, value in EMITTED.items())
     say(
-        f"{len(plan.cells)} cells, {len(plan.dropped)} points dropped; about {duration(total)} and {memory:.2f} GiB. "
+        f"{len(plan.cells)} cells, {len(plan.dropped)} points dropped; about {duration(total)} and {memory:.2f} GiB, "
+        f"with {starts} starts of the engine. "
         f"A rough estimate: engine.cost, prompts of {PROMPT_TOKENS} tokens, tokens a round assumed: {assumed}."
     )

@@ -1,4 +1,4 @@
-"""From the axes of a sweep to its cells: shapes by strategy, what cannot be, and the order of measurement."""
+"""From the axes of a sweep to its cells: what can be, what the engine cannot run, and the order of measurement."""
 
 from __future__ import annotations
 
@@ -9,16 +9,10 @@ from typing import Any
 
 from ddbench.errors import ConfigError
 from ddbench.records import Arm, Cell
-from experiments.settings import DrafterSettings, ModelSettings, Settings, SweepSettings
-
-
-@dataclass(frozen=True)
-class Shape:
-    """The shape of what a strategy drafts; an axis that it lacks is None."""
-
-    width: int | None = None
-    depth: int | None = None
-    nodes: int | None = None
+from experiments.engines.base import Engine
+from experiments.engines.reference import REFERENCE
+from experiments.settings import Settings
+from experiments.shapes import Shape, axes, describe_shape, drafter_of, grid
 
 
 @dataclass(frozen=True)
@@ -57,125 +51,98 @@ class Facts:
     prompts_hash: str
     prompts: int
     unsupported: dict[str, str]  # by strategy: why the engine cannot run it with this model on this host
+    engine: Engine = REFERENCE
+
+
+@dataclass(frozen=True)
+class _Planned:
+    """An arm before it has batch size and temperature."""
+
+    strategy: str
+    shape: Shape
+    flags: dict[str, Any]
+    unsupported: str | None
 
 
 def make_plan(settings: Settings, facts: Facts) -> Plan:
     """Expands the axes, drops what cannot be, and orders the cells.
 
     Order: blocks, batch sizes, temperatures, then the strategies as listed with autoregressive first; odd blocks run
-    their arms in reverse (ABBA), so that a drift of the machine falls on all arms alike.
+    their arms in reverse (ABBA), so that a drift of the machine falls on all arms alike. An engine that starts a server
+    for each arm has the arms outermost in a block, so that one start serves all batch sizes and temperatures.
 
     Raises:
         ConfigError: a single explicit shape that cannot be, or a grid in which none can.
     """
+    shapes, dropped = _shapes(settings)
+    if not shapes:
+        first = dropped[0]
+        shape = Shape(first.width, first.depth, first.nodes)
+        raise ConfigError(
+            "sweep",
+            f"{len(dropped)} points",
+            f"none can be; {first.strategy} {describe_shape(shape)}: {first.reason}",
+        )
+    arms = list(_arms(settings, facts, shapes))
+    cells = [
+        Planned(_cell(settings, facts, arm, batch, temperature, block), arm.unsupported)
+        for block in range(settings.load.blocks)
+        for arm, batch, temperature in _ordered(arms if block % 2 == 0 else arms[::-1], settings, facts.engine)
+    ]
+    return Plan(tuple(cells), tuple(dropped))
+
+
+def _shapes(settings: Settings) -> tuple[list[tuple[str, Shape]], list[Dropped]]:
+    """The shapes of all strategies that can be, and the points that cannot."""
     shapes: list[tuple[str, Shape]] = []
     dropped: list[Dropped] = []
-    settings_points = list(product(settings.sweep.batch_size, settings.sweep.temperature))
+    points = list(product(settings.sweep.batch_size, settings.sweep.temperature))
     for strategy in sorted(settings.sweep.strategy, key=lambda name: name != "autoregressive"):
         for shape, reason in grid(strategy, settings.sweep, settings.model, settings.strategy.force_spine):
             if reason is None:
                 shapes.append((strategy, shape))
                 continue
             open_axis = strategy == "eagle" and (shape.width is None or shape.depth is None)
-            if len(list(_axes(strategy, settings.sweep))) == 1 and not open_axis:
-                raise ConfigError(f"sweep ({strategy})", _describe(shape), reason)
+            if len(list(axes(strategy, settings.sweep))) == 1 and not open_axis:
+                raise ConfigError(f"sweep ({strategy})", describe_shape(shape), reason)
             dropped += [
                 Dropped(strategy, shape.width, shape.depth, shape.nodes, batch, temperature, reason)
-                for batch, temperature in settings_points
+                for batch, temperature in points
             ]
-    if not shapes:
-        first = dropped[0]
-        shape = Shape(first.width, first.depth, first.nodes)
-        raise ConfigError(
-            "sweep", f"{len(dropped)} points", f"none can be; {first.strategy} {_describe(shape)}: {first.reason}"
-        )
-    cells: list[Planned] = []
-    for block in range(settings.load.blocks):
-        arms = shapes if block % 2 == 0 else shapes[::-1]
-        for batch, temperature in settings_points:
-            for strategy, shape in arms:
-                cell = _cell(settings, facts, strategy, shape, batch, temperature, block)
-                cells.append(Planned(cell, facts.unsupported.get(strategy)))
-    return Plan(tuple(cells), tuple(dropped))
+    return shapes, dropped
 
 
-def grid(
-    strategy: str, sweep: SweepSettings, model: ModelSettings, force_spine: bool
-) -> Iterator[tuple[Shape, str | None]]:
-    """The distinct shapes of a strategy, each with the reason why it cannot be, or None."""
-    block_size = model.dflash.block_size if model.dflash else None
-    seen = set()
-    for width, depth, nodes in _axes(strategy, sweep):
-        if depth is None and strategy in ("dflash", "ddtree") and block_size is not None:
-            depth = block_size - 1
-        shape = Shape(width, depth, nodes)
-        if shape not in seen:
-            seen.add(shape)
-            yield shape, why_not(strategy, shape, block_size, force_spine)
+def _arms(settings: Settings, facts: Facts, shapes: list[tuple[str, Shape]]) -> Iterator[_Planned]:
+    """The arms as listed; then, where they are asked for, those with the engine's own choice of settings."""
+    engine = facts.engine
+    flags = engine.flags(settings, shapes)
+    for strategy, shape in shapes:
+        reason = facts.unsupported.get(strategy) or engine.refuse(settings, strategy, shape, flags)
+        yield _Planned(strategy, shape, flags, reason)
+    if not settings.engine.default_arms:
+        return
+    own = engine.default_flags(flags)
+    for strategy, shape in engine.default_arms(settings):
+        reason = facts.unsupported.get(strategy) or engine.refuse(settings, strategy, shape, own)
+        yield _Planned(strategy, shape, own, reason)
 
 
-def why_not(strategy: str, shape: Shape, block_size: int | None, force_spine: bool = False) -> str | None:
-    """Why a shape cannot be, or None. ``block_size`` counts the anchor; None: no DFlash drafter is known."""
-    width, depth, nodes = shape.width, shape.depth, shape.nodes
-    if strategy == "autoregressive":
-        return None
-    if strategy in ("dflash", "ddtree") and depth is not None and block_size is not None and depth >= block_size:
-        return f"depth {depth} >= block size {block_size}: the drafter proposes at most {block_size - 1} tokens"
-    if strategy == "dflash":
-        return None
-    if strategy == "eagle" and (width is None or depth is None):
-        axis = "width" if width is None else "depth"
-        return f"an EAGLE drafter needs a number as {axis}, not null"
-    if depth is None or nodes is None:
-        return None
-    if strategy == "ddtree" and force_spine and nodes < depth:
-        return f"nodes {nodes} < depth {depth}: the forced spine alone takes {depth}"
-    if width == 1 and nodes < depth:
-        return f"nodes {nodes} < depth {depth} at width 1: the same chain as depth {nodes}"
-    room = capacity(strategy, width, depth, nodes)
-    if nodes > room:
-        return f"nodes {nodes} > {room}: a tree of this width and depth holds no more"
-    return None
-
-
-def capacity(strategy: str, width: int | None, depth: int, enough: int) -> int:
-    """Most nodes of a tree, counted up to ``enough`` or a little more.
-
-    DDTree: every node may have ``width`` children, the sum of width^d over the levels. EAGLE-2/3 expansion: the first
-    step gives ``width`` candidates, each later one expands a beam of ``width`` nodes into ``width`` children each.
-    """
-    if width is None:
-        return enough
-    if strategy == "eagle":
-        return width + (depth - 1) * width * width
-    total, level = 0, 1
-    for _ in range(depth):
-        level *= width
-        total += level
-        if total >= enough:
-            break
-    return total
-
-
-def _axes(strategy: str, sweep: SweepSettings) -> Iterator[tuple[int | None, int | None, int | None]]:
-    if strategy == "autoregressive":
-        yield None, None, None
-    elif strategy == "dflash":
-        yield from ((None, depth, None) for depth in sweep.depth)
+def _ordered(arms: list[_Planned], settings: Settings, engine: Engine) -> Iterator[tuple[_Planned, int, float]]:
+    points = list(product(settings.sweep.batch_size, settings.sweep.temperature))
+    if engine.server_per_arm:
+        yield from ((arm, batch, temperature) for arm in arms for batch, temperature in points)
     else:
-        yield from product(sweep.width, sweep.depth, sweep.nodes)
+        yield from ((arm, batch, temperature) for batch, temperature in points for arm in arms)
 
 
-def _cell(
-    settings: Settings, facts: Facts, strategy: str, shape: Shape, batch_size: int, temperature: float, block: int
-) -> Cell:
-    engine, model, load = settings.engine, settings.model, settings.load
-    name, drafter = drafter_of(strategy, model)
-    tree = strategy == "ddtree"
+def _cell(settings: Settings, facts: Facts, planned: _Planned, batch_size: int, temperature: float, block: int) -> Cell:
+    engine, model, load, shape = settings.engine, settings.model, settings.load, planned.shape
+    name, drafter = drafter_of(planned.strategy, model)
+    tree = planned.strategy == "ddtree"
     arm = Arm(
         engine=engine.name,
         engine_version=facts.engine_version,
-        strategy=strategy,
+        strategy=planned.strategy,
         width=shape.width,
         depth=shape.depth,
         nodes=shape.nodes,
@@ -187,7 +154,7 @@ def _cell(
         drafter=drafter.source if drafter else None,
         drafter_revision=facts.revisions.get(name) if drafter else None,
         host=settings.host.name,
-        flags=_flags(settings),
+        flags={**planned.flags, **_common_flags(settings)},
     )
     return Cell(
         arm=arm,
@@ -205,23 +172,16 @@ def _cell(
     )
 
 
-def drafter_of(strategy: str, model: ModelSettings) -> tuple[str, DrafterSettings | None]:
-    """The drafter a strategy uses: its place in the model's config, and its settings if there are any."""
-    name = {"dflash": "dflash", "ddtree": "dflash", "eagle": "eagle"}.get(strategy, "")
-    return name, getattr(model, name) if name else None
-
-
-def _flags(settings: Settings) -> dict[str, Any]:
+def _common_flags(settings: Settings) -> dict[str, Any]:
+    """What must be equal whatever the engine."""
     engine = settings.engine
-    own = {"device": engine.device, "dtype": engine.dtype, "threads": engine.threads}
-    asked = {
+    flags = {
+        "device": engine.device,
+        "dtype": engine.dtype,
+        "threads": engine.threads,
         "template": settings.model.template,
         "thinking": settings.model.thinking,
         "ignore_eos": settings.load.ignore_eos,
         "warmup_tokens": settings.load.warmup_tokens,
     }
-    return {**engine.flags, **own, **asked}
-
-
-def _describe(shape: Shape) -> str:
-    return " ".join(f"{axis}={value}" for axis, value in vars(shape).items() if value is not None)
+    return flags if settings.load.rate is None else {**flags, "request_rate": settings.load.rate}

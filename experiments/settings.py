@@ -38,6 +38,10 @@ class EngineSettings:
     timeout_s: float
     flags: dict[str, Any]
     cost: CostSettings
+    url: str | None = None  # of a server that runs already
+    port: int | None = None  # of a server that is started; None: any free one
+    start_timeout_s: float = 1800.0
+    default_arms: bool = False
 
     def __post_init__(self) -> None:
         _require("engine.device", [self.device], re.compile(r"cpu|cuda(:\d+)?").fullmatch, "cpu, cuda or cuda:<index>")
@@ -45,6 +49,9 @@ class EngineSettings:
         allowed = "null: the reference engine runs in this environment"
         _require("engine.python", [self.python], lambda v: v is None or self.name != "reference", allowed)
         _require("engine.timeout_s", [self.timeout_s], lambda v: v > 0, "seconds > 0")
+        _require("engine.start_timeout_s", [self.start_timeout_s], lambda v: v > 0, "seconds > 0")
+        address = re.compile(r"https?://\S+")
+        _require("engine.url", [self.url], lambda v: v is None or address.fullmatch(v), "http://host:port, or null")
 
 
 @dataclass(frozen=True)
@@ -128,12 +135,17 @@ class LoadSettings:
     top_p: float
     top_k: int
     ignore_eos: bool
+    kind: Literal["closed", "open"] = "closed"
+    rate: float | None = None  # requests a second, of an open loop
 
     def __post_init__(self) -> None:
         for name in ("max_new_tokens", "repeats", "blocks", "warmup_tokens"):
             _require(f"load.{name}", [getattr(self, name)], lambda v: v >= 1, "an integer >= 1")
         _require("load.top_p", [self.top_p], lambda v: 0 < v <= 1, "a number in (0, 1]")
         _require("load.top_k", [self.top_k], lambda v: v >= 0, "an integer >= 0 (0: no limit)")
+        fits = (lambda v: v is None) if self.kind == "closed" else (lambda v: v is not None and v > 0)
+        allowed = "null in a closed loop" if self.kind == "closed" else "requests a second > 0"
+        _require("load.rate", [self.rate], fits, allowed)
 
 
 @dataclass(frozen=True)

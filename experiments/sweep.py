@@ -7,24 +7,26 @@ import sys
 import traceback
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from ddbench.errors import ConfigError
 from experiments.cells import Todo, run_cells
-from experiments.estimate import estimate
+from experiments.engines import engine_of
+from experiments.estimate import estimate, server_starts
 from experiments.interrupt import Interrupted, interruptible
 from experiments.listing import print_plan
 from experiments.models import resolve
-from experiments.plan import Facts, Plan, drafter_of, make_plan
+from experiments.plan import Facts, Plan, make_plan
 from experiments.progress import Progress, duration, say, say_briefly, warn
 from experiments.report import summarise
 from experiments.settings import Settings, load_settings
+from experiments.shapes import drafter_of
 from experiments.store import RunFolder
 from experiments.workload import choose, prompts_hash, read_prompts
-from runners.base import ModelFiles, Prompt, ServerSpec
+from runners.base import ModelFiles, Prompt, Runner, ServerSpec
 from runners.machine import machine_facts
-from runners.reference import ReferenceRunner, engine_version, unsupported
 
 
 def run(config: Mapping[str, Any], run_id: str) -> dict[str, Any]:
@@ -43,7 +45,7 @@ def run(config: Mapping[str, Any], run_id: str) -> dict[str, Any]:
     folder = RunFolder(Path(settings.output_dir) / settings.name / settings.run_id)
     seconds = [estimate(planned.cell, settings.model, settings.engine.cost) for planned in plan.cells]
     if settings.dry_run:
-        print_plan(plan, seconds, folder.ids(), settings.engine.cost.start_s)
+        print_plan(plan, seconds, folder.ids(), settings.engine.cost.start_s, facts.engine.server_per_arm)
         return {**_summary(folder), "planned": len(plan.cells), "dropped": len(plan.dropped)}
     folder.check_writable()
     skip = {"failed"} if settings.retry_failed else set()
@@ -52,8 +54,10 @@ def run(config: Mapping[str, Any], run_id: str) -> dict[str, Any]:
         for planned, cost in zip(plan.cells, seconds, strict=True)
         if folder.status(planned.cell) in {None, *skip}
     ]
-    spec = _spec(settings, files, prompts, warmup) if files is not None else None
-    signal = _measure({**config, "run_id": settings.run_id}, settings, plan, todo, folder, spec)
+    runner = _runner(settings, facts, files, todo, prompts, warmup)
+    signal = _measure(
+        {**config, "run_id": settings.run_id}, settings, plan, _with_starts(todo, settings), folder, runner
+    )
     if signal is not None:
         say(f"{signal}: the running cell is lost; the same command with run_id={settings.run_id} does the rest")
     return _finish(settings, folder, signal)
@@ -77,12 +81,8 @@ def _prompts(settings: Settings) -> tuple[list[Prompt], list[Prompt]]:
 
 def _refusals(settings: Settings) -> dict[str, str]:
     """By strategy: why the engine cannot run it with this model on this host."""
-    engine, model = settings.engine, settings.model
-    general = (
-        unsupported(host_kind=settings.host.kind, attention=model.target.attention)
-        if engine.name == "reference"
-        else f"this version of ddbench has no runner for {engine.name} yet"
-    )
+    model = settings.model
+    general = engine_of(settings.engine.name).refuse_all(settings)
     refusals = {}
     for strategy in settings.sweep.strategy:
         role, drafter = drafter_of(strategy, model)
@@ -109,30 +109,67 @@ def _facts(settings: Settings, prompts: list[Prompt]) -> tuple[ModelFiles | None
                 raise
             warn(f"{error}; a real run would stop here")
     return files, Facts(
-        engine_version=engine_version() if settings.engine.name == "reference" else "unknown",
+        engine_version=_engine_version(settings) if runnable else "unknown",
         revisions=revisions,
         prompts_hash=prompts_hash(prompts),
         prompts=len(prompts),
         unsupported=refusals,
+        engine=engine_of(settings.engine.name),
     )
 
 
-def _spec(settings: Settings, files: ModelFiles, prompts: list[Prompt], warmup: list[Prompt]) -> ServerSpec:
+def _engine_version(settings: Settings) -> str:
+    try:
+        return engine_of(settings.engine.name).version(settings)
+    except ConfigError as error:
+        if not settings.dry_run:
+            raise
+        warn(f"{error}; a real run would stop here")
+        return "unknown"
+
+
+def _runner(
+    settings: Settings,
+    facts: Facts,
+    files: ModelFiles | None,
+    todo: list[Todo],
+    prompts: list[Prompt],
+    warmup: list[Prompt],
+) -> Runner | None:
+    """What will drive the engine, not yet started; None where there is nothing to measure."""
+    arms = [item.planned.cell.arm for item in todo if item.planned.unsupported is None]
+    if not arms or files is None:
+        return None
     engine, model, load = settings.engine, settings.model, settings.load
-    return ServerSpec(
+    spec = ServerSpec(
         model=files,
         device=engine.device,
         dtype=engine.dtype,
         threads=engine.threads,
         template=model.template,
         thinking=model.thinking,
-        context_length=model.context_length,
+        context_length=arms[0].flags.get("max_model_len", model.context_length),
         ignore_eos=load.ignore_eos,
         prompts=tuple(prompts),
         warmup=tuple(warmup),
         max_new_tokens=load.max_new_tokens,
         timeout_s=engine.timeout_s,
+        server=facts.engine.options(settings, arms),
     )
+    return facts.engine.runner(spec)
+
+
+def _with_starts(todo: list[Todo], settings: Settings) -> list[Todo]:
+    """Estimates with the start of a server, where an arm has one of its own, in the cell that waits for it."""
+    if not engine_of(settings.engine.name).server_per_arm:
+        return todo
+    measured = [item for item in todo if item.planned.unsupported is None]
+    starts = server_starts([item.planned.cell for item in measured], server_per_arm=True)
+    waiting = {item.planned.cell.cell_id for item, starts_one in zip(measured, starts, strict=True) if starts_one}
+    start_s = settings.engine.cost.start_s
+    return [
+        replace(item, seconds=item.seconds + start_s) if item.planned.cell.cell_id in waiting else item for item in todo
+    ]
 
 
 def _measure(
@@ -141,20 +178,20 @@ def _measure(
     plan: Plan,
     todo: list[Todo],
     folder: RunFolder,
-    spec: ServerSpec | None,
+    runner: Runner | None,
 ) -> str | None:
     """Starts the engine, makes the folder and runs the cells. Returns the signal that ended it early, if one did.
 
-    All cells of the reference engine share one server configuration: one process serves the whole plan.
+    One runner serves the whole plan; where an arm has a server of its own, the runner starts one after another.
     """
-    runnable = any(item.planned.unsupported is None for item in todo)
-    runner = ReferenceRunner(spec) if runnable and spec is not None else None
     with interruptible():
         try:
             environment = None
             if runner is not None:
                 say_briefly(f"starting the {settings.engine.name} engine with {settings.model.name}")
                 environment = {"command": _command(), **machine_facts(), **runner.start()}
+                if environment.get("engine_warning"):
+                    warn(environment["engine_warning"])
             elif not folder.ids():
                 environment = {"command": _command(), **machine_facts()}
             folder.open(config, environment, plan.dropped)

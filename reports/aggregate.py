@@ -66,7 +66,7 @@ RESULTS = pa.schema(
         ("top_k", pa.int32()),
         ("seed", pa.int64()),
         ("max_new_tokens", pa.int32()),
-        *_fields(pa.string(), "prompts_hash", "host", "gpu", "scenario", "fingerprint"),
+        *_fields(pa.string(), "prompts_hash", "host", "gpu", "scenario", "fingerprint", "flags"),
         *_fields(pa.int32(), "requests", "prompts", "errors"),
         *_fields(pa.int64(), "output_tokens", "rounds", "drafted", "accepted", "accepted_raw"),
         ("verify_width", pa.int32()),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from typing import Any
 
@@ -52,7 +53,7 @@ def labelled(results: pd.DataFrame) -> pd.DataFrame:
         for i, (value, shown) in enumerate(zip(frame[extra], varies, strict=True)):
             if shown and not pd.isna(value) and value is not False:
                 labels[i] += " " + text.format(value)
-    frame["label"] = labels
+    frame["label"] = [label + _own(row) for label, row in zip(labels, records(frame), strict=True)]
     return frame
 
 
@@ -93,6 +94,12 @@ def ordered_strategies(frame: pd.DataFrame) -> list[str]:
 def number(value: object, missing: str = "∞") -> str:
     """An axis value for people: the integer, or for null an infinity sign (width) or what ``missing`` says."""
     return missing if value is None or value is pd.NA else str(value)
+
+
+def _own(row: dict[str, Any]) -> str:
+    """Marks an arm that leaves runner, attention and scheduling to the engine (``engine.default_arms``)."""
+    flags = json.loads(row.get("flags") or "{}")
+    return " (engine's defaults)" if flags.get("model_runner") == "default" else ""
 
 
 def _shape(row: dict[str, Any]) -> str:

@@ -24,6 +24,7 @@ def render(stored: Stored, analysis: Analysis, figures: list[SavedFigure], built
     if any(str(model).startswith("tiny") for model in stored.cells["model"].dropna()):
         lines += [TINY, ""]
     lines += [f"Report built: {built}", "", *answer.counts(stored, analysis), ""]
+    lines += status.headline(stored)
     found = scenarios(analysis.frame)
     for scenario in found:
         lines += _scenario(scenario, analysis, figures, alone=len(found) == 1)

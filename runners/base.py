@@ -37,8 +37,30 @@ class ModelFiles:
 
 
 @dataclass(frozen=True)
+class ServerOptions:
+    """What an engine that is a server is told beside its arms.
+
+    ``python``: interpreter of its environment, None for the one that ``experiment=bootstrap`` made. ``url``: a server
+    that runs already, which is only asked, never started or ended. ``rate``: requests a second on average, arriving at
+    random; None: a closed loop.
+    """
+
+    python: str | None
+    url: str | None
+    port: int | None
+    start_timeout_s: float
+    batch_sizes: tuple[int, ...]  # of the plan
+    strategies: tuple[str, ...]  # of the cells to be measured
+    rate: float | None
+    reserved: int  # tokens of the context that no request may fill
+
+
+@dataclass(frozen=True)
 class ServerSpec:
-    """One server configuration: what must be the same for cells to share a running engine."""
+    """One server configuration: what must be the same for cells to share a running engine.
+
+    ``context_length`` bounds prompt and answer together. ``server`` is None for the reference engine.
+    """
 
     model: ModelFiles
     device: str
@@ -52,6 +74,7 @@ class ServerSpec:
     warmup: tuple[Prompt, ...]
     max_new_tokens: int
     timeout_s: float
+    server: ServerOptions | None = None
 
 
 @dataclass(frozen=True)

@@ -19,10 +19,18 @@ if TYPE_CHECKING:
 Measured = tuple[Prompt, int, "Generation"]  # the prompt, which repeat, and what came of it
 
 
+Rows = list[dict[str, Any]]
+
+
 def write_tables(folder: Path, cell: Cell, measured: Sequence[Measured], samples: Sequence[Sample]) -> None:
-    """Writes requests.parquet, rounds.parquet and telemetry.parquet of a cell."""
+    """Writes requests.parquet, rounds.parquet and telemetry.parquet of a cell of the reference engine."""
     requests = [_request(cell, *item) for item in measured]
     rounds = [row for item in measured for row in _rounds(cell, *item)]
+    write_rows(folder, cell, requests, rounds, samples)
+
+
+def write_rows(folder: Path, cell: Cell, requests: Rows, rounds: Rows | None, samples: Sequence[Sample]) -> None:
+    """Writes a cell's tables from rows as :mod:`ddbench.records` describes them. ``rounds`` None: no rounds.parquet."""
     telemetry = [
         {"cell_id": cell.cell_id, "time_s": time, "name": name, "value": value} for time, name, value in samples
     ]
@@ -31,7 +39,8 @@ def write_tables(folder: Path, cell: Cell, measured: Sequence[Measured], samples
         ("rounds", ROUNDS, rounds),
         ("telemetry", TELEMETRY, telemetry),
     ):
-        pq.write_table(pa.Table.from_pylist(rows, schema=schema), folder / f"{name}.parquet")
+        if rows is not None:
+            pq.write_table(pa.Table.from_pylist(rows, schema=schema), folder / f"{name}.parquet")
 
 
 def _request(cell: Cell, prompt: Prompt, repeat: int, generation: Generation) -> dict[str, Any]:

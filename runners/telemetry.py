@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import importlib
+import contextlib
 import threading
 import time
 from types import TracebackType
@@ -10,22 +10,27 @@ from typing import Any
 
 import psutil
 
-GIB = float(2**30)
+from runners.gpu_memory import GIB, Gpu, open_gpu
 
 Sample = tuple[float, str, float]  # seconds since the start, name, value
 
 
 class Telemetry:
-    """Samples this process and its GPU every ``interval_s`` seconds, and once more at the end, while in its context.
+    """Samples a process and its GPU every ``interval_s`` seconds, and once more at the end, while in its context.
+
+    Without ``pid`` it is this process alone. With it, that process and all its descendants are summed, a shared page
+    once for each that holds it: how an engine server is measured. Processes that have ended count nothing.
+
+    ``gpu_index`` is NVML's index, or a UUID.
 
     Names: ``process_rss_gib``, ``cpu_percent`` (100 = one core), and with a GPU ``gpu_sm_clock_mhz``,
     ``gpu_mem_clock_mhz``, ``gpu_power_w``, ``gpu_power_limit_w``, ``gpu_temperature_c``, ``gpu_utilization_percent``,
     ``gpu_memory_gib`` and ``gpu_throttle_reasons`` (NVML's bit mask).
     """
 
-    def __init__(self, gpu_index: int | None = None, interval_s: float = 1.0) -> None:
+    def __init__(self, gpu_index: Gpu | None = None, interval_s: float = 1.0, pid: int | None = None) -> None:
         self.samples: list[Sample] = []
-        self._process = psutil.Process()
+        self._processes = _Processes(pid)
         self._gpu = None if gpu_index is None else _Gpu.open(gpu_index)
         self._interval_s = interval_s
         self._stop = threading.Event()
@@ -33,7 +38,7 @@ class Telemetry:
 
     def __enter__(self) -> Telemetry:
         self._start = time.perf_counter()
-        self._process.cpu_percent()  # the first call only sets the mark
+        self._processes.read()  # the first call only sets the mark of the processors' time
         self._sample()
         self._thread.start()
         return self
@@ -55,10 +60,39 @@ class Telemetry:
 
     def _sample(self) -> None:
         now = time.perf_counter() - self._start
-        self.samples.append((now, "process_rss_gib", self._process.memory_info().rss / GIB))
-        self.samples.append((now, "cpu_percent", self._process.cpu_percent()))
+        self.samples += [(now, name, value) for name, value in self._processes.read().items()]
         if self._gpu is not None:
             self.samples += [(now, name, value) for name, value in self._gpu.read().items()]
+
+
+class _Processes:
+    """This process, or a process and its descendants, who may come and go."""
+
+    def __init__(self, pid: int | None) -> None:
+        self._root: psutil.Process | None = None
+        with contextlib.suppress(psutil.NoSuchProcess):
+            self._root = psutil.Process(pid)
+        self._tree = pid is not None
+        self._known: dict[int, psutil.Process] = {}  # kept: a Process remembers what it measured last
+
+    def read(self) -> dict[str, float]:
+        """Resident memory in GiB and load in percent of a core since the last call, summed."""
+        rss = percent = 0.0
+        for process in self._present():
+            with contextlib.suppress(psutil.NoSuchProcess, psutil.AccessDenied), process.oneshot():
+                rss += process.memory_info().rss
+                percent += process.cpu_percent()
+        return {"process_rss_gib": rss / GIB, "cpu_percent": percent}
+
+    def _present(self) -> list[psutil.Process]:
+        if self._root is None:
+            return []
+        found = [self._root]
+        if self._tree:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                found += self._root.children(recursive=True)
+        self._known = {process.pid: self._known.get(process.pid, process) for process in found}
+        return list(self._known.values())
 
 
 class _Gpu:
@@ -68,16 +102,9 @@ class _Gpu:
         self._nvml, self._handle = nvml, handle
 
     @classmethod
-    def open(cls, index: int) -> _Gpu | None:
-        try:
-            nvml = importlib.import_module("pynvml")
-        except ImportError:
-            return None
-        try:
-            nvml.nvmlInit()
-            return cls(nvml, nvml.nvmlDeviceGetHandleByIndex(index))
-        except nvml.NVMLError:
-            return None
+    def open(cls, gpu: Gpu) -> _Gpu | None:
+        opened = open_gpu(gpu)
+        return None if opened is None else cls(*opened)
 
     def read(self) -> dict[str, float]:
         n, h = self._nvml, self._handle

@@ -15,14 +15,14 @@ import tempfile
 import threading
 import time
 import traceback
-from dataclasses import dataclass
 from multiprocessing import parent_process
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
 from ddbench.errors import ConfigError
-from runners.base import CellJob, CellOutcome, ModelFiles, Prompt, ServerSpec
+from runners.base import CellJob, CellOutcome, ModelFiles, ServerSpec
+from runners.prompts import Encoder, Tokenized, lengths, stop_ids
 from runners.tables import Measured, write_tables
 from runners.telemetry import Telemetry
 
@@ -51,12 +51,6 @@ def serve(connection: Connection, spec: ServerSpec, log: str) -> None:
         connection.send(("done", engine.measure(job, connection)))
 
 
-@dataclass(frozen=True)
-class Tokenized:
-    prompt: Prompt
-    token_ids: tuple[int, ...]
-
-
 class Engine:
     """A loaded model pair with its tokenised prompts.
 
@@ -73,21 +67,23 @@ class Engine:
         with tempfile.TemporaryDirectory(prefix="ddbench-") as scratch:
             self.pair = _load(spec, Path(scratch))
         _check_against_config(spec.model, self.pair)
-        self.stop_ids = frozenset() if spec.ignore_eos else _stop_ids(self.pair)
-        self.prompts = [self._tokenize(prompt) for prompt in spec.prompts]
-        self.warmup = [self._tokenize(prompt) for prompt in spec.warmup]
+        tokenizer = self.pair.tokenizer
+        self.stop_ids = frozenset() if spec.ignore_eos else stop_ids(tokenizer, self.pair.target.generation_config)
+        limit = min(spec.context_length, self.pair.max_length or spec.context_length)
+        encode = Encoder(tokenizer, spec.template, spec.thinking, limit, spec.max_new_tokens)
+        self.prompts = [encode(prompt) for prompt in spec.prompts]
+        self.warmup = [encode(prompt) for prompt in spec.warmup]
         self.cuda = self.pair.device.type == "cuda"
         self.gpu = torch.cuda.get_device_name(self.pair.device) if self.cuda else None
 
     def facts(self) -> dict[str, Any]:
         import torch
 
-        lengths = [len(item.token_ids) for item in self.prompts]
         return {
             "engine_threads": torch.get_num_threads(),
             "engine_gpu": self.gpu,
             "torch_cuda": torch.version.cuda,
-            "prompt_tokens": {"min": min(lengths), "max": max(lengths), "sum": sum(lengths)},
+            "prompt_tokens": lengths(self.prompts),
         }
 
     def measure(self, job: CellJob, connection: Connection) -> CellOutcome:
@@ -141,20 +137,6 @@ class Engine:
         peak = torch.cuda.max_memory_allocated(self.pair.device) / 2**30 if self.cuda else telemetry.peak_rss_gib
         status, reason = judge(arm.strategy, measured)
         return CellOutcome(status, reason, self.gpu, peak)
-
-    def _tokenize(self, prompt: Prompt) -> Tokenized:
-        tokenizer, text = self.pair.tokenizer, prompt.turns[0]
-        if self.spec.template == "chat":
-            text = _chat(tokenizer, text, self.spec.thinking)
-        ids = tuple(tokenizer(text, add_special_tokens=self.spec.template == "raw")["input_ids"])
-        limit = min(self.spec.context_length, self.pair.max_length or self.spec.context_length)
-        new = self.spec.max_new_tokens
-        if new >= limit:
-            raise ConfigError("load.max_new_tokens", new, f"fewer than the context of {limit} (model.context_length)")
-        if not ids or len(ids) + new > limit:
-            allowed = f"a prompt of 1 to {limit - new} tokens (context {limit} less {new} new ones); it has {len(ids)}"
-            raise ConfigError("workload.path", prompt.id, allowed)
-        return Tokenized(prompt, ids)
 
     def _requests(self, cell: Any, items: list[Tokenized], repeat: int, new_tokens: int) -> list[Any]:
         from ddbench.decoding import Request, Sampling
@@ -212,21 +194,6 @@ def _check_against_config(model: ModelFiles, pair: Any) -> None:
         said, found = getattr(model, key), getattr(pair.dflash.config, key)
         if said is not None and said != found:
             raise ConfigError(f"model.dflash.{key}", said, f"{found}, as the checkpoint says")
-
-
-def _stop_ids(pair: Any) -> frozenset[int]:
-    ends = getattr(pair.target.generation_config, "eos_token_id", None)
-    listed = ends if isinstance(ends, list) else [ends]
-    return frozenset(int(end) for end in [*listed, pair.tokenizer.eos_token_id] if end is not None)
-
-
-def _chat(tokenizer: Any, text: str, thinking: bool | None) -> str:
-    if not tokenizer.chat_template:
-        raise ConfigError("model.template", "chat", "raw, since the tokenizer has no chat template")
-    extra = {} if thinking is None else {"enable_thinking": thinking}
-    messages = [{"role": "user", "content": text}]
-    rendered: str = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True, **extra)
-    return rendered
 
 
 def _log(text: str) -> None:

@@ -45,6 +45,17 @@ def section(stored: Stored, analysis: Analysis) -> list[str]:
     return [*lines, *(f"- {problem}" for problem in stored.problems), *([""] if stored.problems else [])]
 
 
+def headline(stored: Stored) -> list[str]:
+    """A line for the top of the page for each strategy of which nothing could be run, and why."""
+    cells = stored.cells
+    lines = []
+    for (engine, strategy), group in cells.groupby(["engine", "strategy"], sort=False):
+        if (group["status"] == "unsupported").all():
+            reasons = "; ".join(dict.fromkeys(str(reason) for reason in group["reason"].dropna()))
+            lines.append(f"> **{strategy} is unsupported on {engine}** and was not run as something else: {reasons}.")
+    return [line for each in lines for line in (each, "")]
+
+
 def _trouble(row: dict[str, Any]) -> dict[str, Any]:
     log = row["log"]
     return {

@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 from omegaconf import OmegaConf
 
 from ddbench.errors import ConfigError
-from experiments.plan import Facts, Plan, Shape, capacity, make_plan, why_not
+from experiments.plan import Facts, Plan, make_plan
 from experiments.settings import Settings, SweepSettings, load_settings
+from experiments.shapes import Shape, capacity, why_not
 
 FACTS = Facts("engine 1", {"target": "t", "dflash": "d", "eagle": "e"}, "hash", 8, {})
 CONF = Path(__file__).resolve().parents[2] / "conf"

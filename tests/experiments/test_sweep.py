@@ -241,14 +241,26 @@ def test_what_an_engine_cannot_run_is_said_and_not_run(ddbench: Any) -> None:
     assert reasons == {"model tiny_untrained has no eagle drafter"}
 
 
-@pytest.mark.parametrize("engine", ["sglang", "vllm"])
-def test_other_engines_are_never_run_as_something_else(ddbench: Any, engine: str) -> None:
-    ended = ddbench.run(f"run_id={engine}", f"engine={engine}", "engine.threads=null", *SMALL)
+def test_other_engines_are_never_run_as_something_else(ddbench: Any) -> None:
+    ended = ddbench.run("run_id=sglang", "engine=sglang", "engine.threads=null", *SMALL)
     assert ended.code == 0, ended.err
     assert ended.summary["cells"]["unsupported"] == CELLS
-    assert {status["reason"] for status in final_cells(ddbench.path(engine)).values()} == {
-        f"this version of ddbench has no runner for {engine} yet"
-    }
+    reason = "this version of ddbench has no runner for sglang yet"
+    assert {status["reason"] for status in final_cells(ddbench.path("sglang")).values()} == {reason}
+    report = (ddbench.path("sglang") / "report.md").read_text().partition("## ")[0]
+    assert report.count("is unsupported on sglang** and was not run as something else") == 4
+
+
+def test_an_engine_that_is_not_there_is_one_clear_line(ddbench: Any) -> None:
+    ended = ddbench.run("run_id=absent", "engine=vllm", "engine.python=/nowhere/python", *SMALL)
+    assert ended.code == 2
+    assert len(ended.errors) == 1
+    assert "engine.python='/nowhere/python'" in ended.errors[0]
+    assert not ddbench.path("absent").exists()
+    dry = ddbench.run("run_id=absent", "engine=vllm", "engine.python=/nowhere/python", "dry_run=true", *SMALL)
+    assert dry.code == 0, dry.err
+    assert dry.summary["planned"] == CELLS
+    assert "a real run would stop here" in dry.err
 
 
 def test_dry_run_lists_and_starts_nothing(ddbench: Any) -> None:

@@ -1,0 +1,63 @@
+"""The built-in engine, and one that ddbench cannot run yet."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from ddbench.errors import ConfigError
+from ddbench.records import Arm
+from experiments.engines.base import Engine, Shapes
+from experiments.settings import Settings
+from experiments.shapes import Shape
+from runners.base import Runner, ServerOptions, ServerSpec
+from runners.reference import ReferenceRunner, engine_version, unsupported
+
+
+class ReferenceEngine:
+    """See :class:`experiments.engines.base.Engine`."""
+
+    server_per_arm = False
+
+    def version(self, settings: Settings) -> str:
+        return engine_version()
+
+    def refuse_all(self, settings: Settings) -> str | None:
+        if settings.load.kind == "open":
+            return "the reference engine runs a closed loop only"
+        return unsupported(host_kind=settings.host.kind, attention=settings.model.target.attention)
+
+    def flags(self, settings: Settings, shapes: Shapes) -> dict[str, Any]:
+        return dict(settings.engine.flags)
+
+    def refuse(self, settings: Settings, strategy: str, shape: Shape, flags: dict[str, Any]) -> str | None:
+        return None
+
+    def default_arms(self, settings: Settings) -> Shapes:
+        raise ConfigError("engine.default_arms", True, f"false: {settings.engine.name} has no defaults of its own")
+
+    def default_flags(self, flags: dict[str, Any]) -> dict[str, Any]:
+        return flags
+
+    def options(self, settings: Settings, arms: Sequence[Arm]) -> ServerOptions | None:
+        return None
+
+    def runner(self, spec: ServerSpec) -> Runner:
+        return ReferenceRunner(spec)
+
+
+class MissingEngine(ReferenceEngine):
+    """An engine without a runner: all its cells are unsupported, and nothing is started."""
+
+    def version(self, settings: Settings) -> str:
+        return "unknown"
+
+    def refuse_all(self, settings: Settings) -> str | None:
+        return f"this version of ddbench has no runner for {settings.engine.name} yet"
+
+    def runner(self, spec: ServerSpec) -> Runner:
+        raise AssertionError("nothing is run on an engine that is missing")
+
+
+REFERENCE: Engine = ReferenceEngine()
+MISSING: Engine = MissingEngine()

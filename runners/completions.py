@@ -1,0 +1,130 @@
+"""The words of an OpenAI-compatible ``/v1/completions`` with token ids: what is sent, and what a stream's events say.
+
+The fields beyond OpenAI's own (``return_token_ids``, ``top_k``, ``ignore_eos``, ``stop_token_ids``, ``token_ids`` of a
+chunk, ``metrics.speculative_decoding`` of the usage chunk) are vLLM's, from the documentation of its OpenAI-compatible
+server. The last one needs vLLM 0.32 with ``--per-request-spec-decode-metrics``, and ``cached_tokens`` needs
+``--enable-prompt-tokens-details``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+PATH = "/v1/completions"
+
+
+@dataclass(frozen=True)
+class TokenRequest:
+    """One prompt as token ids, with everything that decides what is generated. ``top_k`` 0: no limit."""
+
+    prompt_ids: tuple[int, ...]
+    max_tokens: int
+    temperature: float = 0.0
+    top_p: float = 1.0
+    top_k: int = 0
+    seed: int = 0
+    ignore_eos: bool = False
+    stop_ids: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class Speculation:
+    """What a server says about the verify rounds of one request, before any clipping at stop or max tokens.
+
+    ``histogram[a]`` is the number of rounds that accepted a drafted tokens. ``accepted_by_round`` and
+    ``drafted_by_round`` are in order of the rounds, None where the server does not list them.
+    """
+
+    rounds: int
+    drafted: int
+    accepted: int
+    histogram: tuple[int, ...]
+    accepted_by_round: tuple[int, ...] | None = None
+    drafted_by_round: tuple[int, ...] | None = None
+
+
+@dataclass(frozen=True)
+class Event:
+    """One event of a stream, as far as it says anything; ``token_ids`` are those new in it."""
+
+    token_ids: tuple[int, ...] = ()
+    finish_reason: str | None = None
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
+    cached_tokens: int | None = None
+    speculation: Speculation | None = None
+    error: str | None = None
+
+
+def body(request: TokenRequest, model: str) -> dict[str, Any]:
+    """The JSON of a request. All sampling settings are named, so that no default of a server or a model steps in."""
+    return {
+        "model": model,
+        "prompt": list(request.prompt_ids),
+        "max_tokens": request.max_tokens,
+        "temperature": request.temperature,
+        "top_p": request.top_p,
+        "top_k": request.top_k,
+        "min_p": 0.0,
+        "repetition_penalty": 1.0,
+        "presence_penalty": 0.0,
+        "frequency_penalty": 0.0,
+        "seed": request.seed,
+        "ignore_eos": request.ignore_eos,
+        "stop": [],
+        "stop_token_ids": list(request.stop_ids),
+        "n": 1,
+        "stream": True,
+        "stream_options": {"include_usage": True},
+        "return_token_ids": True,
+    }
+
+
+def read_event(data: dict[str, Any]) -> Event:
+    """What one ``data:`` object of the stream says.
+
+    Raises:
+        ValueError: a choice without ``token_ids``: the server does not know ``return_token_ids``.
+    """
+    if "error" in data:
+        return Event(error=error_text(data))
+    usage = data.get("usage") or {}
+    details = usage.get("prompt_tokens_details") or {}
+    token_ids, finish_reason = (), None
+    if choices := data.get("choices"):
+        token_ids, finish_reason = choices[0].get("token_ids"), choices[0].get("finish_reason")
+        if token_ids is None:
+            raise ValueError("the server sends no token ids: it does not know return_token_ids")
+    return Event(
+        tuple(token_ids),
+        finish_reason,
+        usage.get("prompt_tokens"),
+        usage.get("completion_tokens"),
+        details.get("cached_tokens"),
+        _speculation((data.get("metrics") or {}).get("speculative_decoding")),
+    )
+
+
+def error_text(data: Any) -> str:
+    """The message of an error object, in the shapes that servers give it: nested, flat, or FastAPI's ``detail``."""
+    found = data
+    for key in ("error", "message", "detail"):
+        if isinstance(found, dict) and found.get(key):
+            found = found[key]
+    return str(found)
+
+
+def _speculation(data: dict[str, Any] | None) -> Speculation | None:
+    if data is None:
+        return None
+    by_round = [data.get(key) for key in ("per_step_accepted", "per_step_drafted")]
+    accepted_by_round, drafted_by_round = (None if each is None else tuple(each) for each in by_round)
+    return Speculation(
+        data["num_spec_steps"],
+        data["num_draft_tokens"],
+        data["num_accepted_draft_tokens"],
+        tuple(data["acceptance_histogram"]),
+        accepted_by_round,
+        drafted_by_round,
+    )

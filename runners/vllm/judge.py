@@ -1,0 +1,59 @@
+"""Whether a measured cell is to be trusted: what the responses say against the server's own totals."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ddbench.records import Status
+from runners.client import Completion
+from runners.vllm.counts import Tally
+from runners.vllm.metrics import SpecCounters
+
+
+@dataclass(frozen=True)
+class Expected:
+    """What an arm drafts a round. ``fewer``: it may draft less (a tree pruned by probability)."""
+
+    drafted: int  # 0: autoregressive
+    fewer: bool = False
+
+
+def judge(
+    expected: Expected, completions: Sequence[Completion], tally: Tally, totals: SpecCounters
+) -> tuple[Status, str | None]:
+    """Status and reason of a cell: failed, suspect with the numbers, or ok."""
+    errors = [each.error for each in completions if each.error]
+    if errors:
+        return "failed", f"{len(errors)} of {len(completions)} requests failed: {errors[0]}"
+    if not expected.drafted:
+        return ("failed", f"the server speculated: {totals.drafts} drafts counted") if totals.drafts else ("ok", None)
+    if totals.drafts == 0 and any(len(each.token_ids) > 1 for each in completions):
+        return "failed", "no draft was counted: speculation was not active"
+    problems = [*_differences(tally, totals), *_shape(expected, totals), *_plain(tally)]
+    return ("suspect", "; ".join(problems)) if problems else ("ok", None)
+
+
+def _differences(tally: Tally, totals: SpecCounters) -> list[str]:
+    sums = tally.sums
+    pairs = (
+        ("rounds", sums.drafts, totals.drafts),
+        ("drafted", sums.drafted, totals.drafted),
+        ("accepted", sums.accepted, totals.accepted),
+    )
+    apart = [f"{name} {ours} by request, {theirs} counted" for name, ours, theirs in pairs if ours != theirs]
+    if not apart:
+        return []
+    return [f"{', '.join(apart)} by the server (by request: {tally.source})"]
+
+
+def _shape(expected: Expected, totals: SpecCounters) -> list[str]:
+    whole = expected.drafted * totals.drafts
+    if totals.drafted == whole or (expected.fewer and totals.drafted < whole):
+        return []
+    return [f"{totals.drafted} tokens drafted in {totals.drafts} rounds, not {expected.drafted} a round"]
+
+
+def _plain(tally: Tally) -> list[str]:
+    steps = sum(each.plain_steps for each in tally.requests)
+    return [f"{steps} decode steps went without a draft"] if steps else []

