@@ -1,0 +1,1 @@
+"""DDTree for stock engines, through the doors that they leave open. Each sub-package is loaded by its engine alone."""
