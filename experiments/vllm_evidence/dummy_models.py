@@ -1,0 +1,70 @@
+"""Checkpoints without weights, of the dimensions of Qwen3-8B and its block-16 DFlash drafter."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+LAYERS, DRAFT_LAYERS, KV_HEADS, HEAD = 36, 5, 8, 128
+TAPS = [1, 9, 17, 25, 33]
+MASK = 151_669
+
+SHAPE: dict[str, Any] = {
+    "hidden_size": 4096,
+    "intermediate_size": 12288,
+    "num_attention_heads": 32,
+    "num_key_value_heads": KV_HEADS,
+    "head_dim": HEAD,
+    "vocab_size": 151_936,
+    "max_position_embeddings": 40_960,
+    "rms_norm_eps": 1e-6,
+    "rope_theta": 1_000_000,
+    "tie_word_embeddings": False,
+    "hidden_act": "silu",
+    "torch_dtype": "bfloat16",
+    "attention_bias": False,
+    "attention_dropout": 0.0,
+    "use_sliding_window": False,
+    "sliding_window": None,
+    "initializer_range": 0.02,
+    "use_cache": True,
+    "bos_token_id": 151_643,
+    "eos_token_id": 151_645,
+    "model_type": "qwen3",
+}
+
+
+def write_dummy_pair(folder: Path) -> None:
+    """Makes ``folder/target`` and ``folder/dflash``, a config.json in each."""
+    target = {"architectures": ["Qwen3ForCausalLM"], "num_hidden_layers": LAYERS, "max_window_layers": LAYERS}
+    drafter = {
+        "architectures": ["DFlashDraftModel"],
+        "num_hidden_layers": DRAFT_LAYERS,
+        "max_window_layers": DRAFT_LAYERS,
+        "layer_types": ["full_attention"] * DRAFT_LAYERS,
+        "block_size": 16,
+        "num_target_layers": LAYERS,
+        "dflash_config": {"mask_token_id": MASK, "target_layer_ids": TAPS},
+    }
+    for name, own in (("target", target), ("dflash", drafter)):
+        (folder / name).mkdir(parents=True, exist_ok=True)
+        (folder / name / "config.json").write_text(json.dumps(SHAPE | own, indent=1))
+
+
+def target_parameters() -> int:
+    """Weights of the target: embeddings, head, and every layer's attention, MLP and norms."""
+    hidden = int(SHAPE["hidden_size"])
+    return 2 * int(SHAPE["vocab_size"]) * hidden + LAYERS * _layer_parameters() + hidden
+
+
+def drafter_parameters() -> int:
+    """Weights of the drafter: projection of the taps, layers, norms. Embeddings and head are the target's."""
+    hidden = int(SHAPE["hidden_size"])
+    return len(TAPS) * hidden * hidden + DRAFT_LAYERS * _layer_parameters() + 2 * hidden
+
+
+def _layer_parameters() -> int:
+    hidden, middle = int(SHAPE["hidden_size"]), int(SHAPE["intermediate_size"])
+    queries, values = int(SHAPE["num_attention_heads"]) * HEAD, KV_HEADS * HEAD
+    return 2 * hidden * queries + 2 * hidden * values + 3 * hidden * middle + 2 * hidden + 2 * HEAD

@@ -1,0 +1,130 @@
+"""The shards' figures as one evidence file: the keys that readers look for, each derived from what a shard stored."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from ddbench.errors import ConfigError
+
+Shards = dict[str, dict[str, Any]]
+LOOSE = 0.25  # a median whose repeats lie further from it than this share says nothing
+
+
+def merge(folder: Path, output: Path) -> Path:
+    """Writes ``output`` from the shards that lie in ``folder``. Raises ConfigError when there is none."""
+    records = {path.stem: json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))}
+    if not records:
+        raise ConfigError("folder", str(folder), "a folder with the files of at least one shard")
+    shards = {name: record["measured"] for name, record in records.items()}
+    on_gpu = next((record for record in records.values() if record["gpu"]), records[next(iter(records))])
+    commands = [record["command"] for record in records.values()]
+    measured = {
+        **_rounds(shards.get("rounds"), shards.get("kernels")),
+        **_correctness(shards.get("tiny_float32"), shards.get("tiny_bfloat16"), shards.get("reference")),
+    }
+    record = {
+        "command": "; ".join([*commands, "python -m ddbench experiment=vllm_evidence shard=merge"]),
+        "date": max(one["date"] for one in records.values()),
+        "gpu": on_gpu["gpu"],
+        "driver": on_gpu["driver"],
+        "versions": on_gpu["versions"],
+        "measured": measured,
+        "notes": {name: one.get("notes") for name, one in records.items() if one.get("notes")},
+        "shards": shards,
+    }
+    output.parent.mkdir(parents=True, exist_ok=True)
+    output.write_text(json.dumps(record, indent=1) + "\n")
+    return output
+
+
+def _rounds(rounds: dict[str, Any] | None, kernels: dict[str, Any] | None) -> dict[str, Any]:
+    """Round times of the engine's steps, the ratio to the chain of equal verify width, and the tree's own share."""
+    if rounds is None:
+        return {}
+    table = {batch: {arm: step_ms(rounds, batch, arm) for arm in arms} for batch, arms in rounds["round_ms"].items()}
+    ratios: dict[str, dict[str, Any]] = {}
+    for batch, arms in table.items():
+        for arm, step in arms.items():
+            chain = arms.get(arm.replace("ddtree", "dflash"))
+            if arm.startswith("ddtree") and chain is not None:
+                ratio = round(step["ms"] / chain["ms"], 3)
+                steady = step["steady"] and chain["steady"]
+                ratios.setdefault(arm.removeprefix("ddtree_"), {})[batch] = {"ratio": ratio, "steady": steady}
+    return {
+        "round_ms": table,
+        "round_ratio_vs_dflash": ratios,
+        "tree_overhead_share": _overhead(table, kernels),
+        "memory_predicted_gib": {arm: one["weights_predicted_gib"] for arm, one in rounds["memory"].items()},
+        "memory_measured_gib": {arm: one["weights_measured_gib"] for arm, one in rounds["memory"].items()},
+        "kv_tokens": {
+            arm: {"predicted": one["kv_tokens_predicted"], "measured": one["kv_tokens_measured"]}
+            for arm, one in rounds["memory"].items()
+        },
+    }
+
+
+def step_ms(rounds: dict[str, Any], batch: str, arm: str) -> dict[str, Any]:
+    """Milliseconds of an engine step, and whether its repeats agree.
+
+    A shard counts rounds a sequence. In a batch some sequence accepts nothing and keeps the engine going for all
+    steps, so steps are rounds times what was emitted a round; alone, a sequence's rounds are the steps.
+    """
+    spread = rounds["round_ms"][batch][arm]
+    emitted = rounds["emitted_per_round"][batch][arm] if int(batch) > 1 else 1.0
+    far = max(spread["high"] - spread["median"], spread["median"] - spread["low"])
+    low, high = (round(spread[side] / emitted, 3) for side in ("low", "high"))
+    ms = round(spread["median"] / emitted, 3)
+    return {"ms": ms, "low": low, "high": high, "n": spread["n"], "steady": far <= LOOSE * spread["median"]}
+
+
+def _overhead(table: dict[str, dict[str, Any]], kernels: dict[str, Any] | None) -> dict[str, Any] | None:
+    """Share of a round on the device of candidates, build, positions, walk, KV moves and gather, by verify width."""
+    if kernels is None:
+        return None
+    shares: dict[str, dict[str, float]] = {}
+    for batch, arms in table.items():
+        for arm in arms:
+            width = int(arm.removeprefix("ddtree_")) if arm.startswith("ddtree") else 0
+            spent = _kernel_ms(kernels["rows"], int(batch), width)
+            if spent is not None:
+                shares.setdefault(str(width), {})[batch] = round(spent / arms[arm]["ms"], 4)
+    return shares
+
+
+def _kernel_ms(rows: list[dict[str, Any]], batch: int, width: int) -> float | None:
+    own = [row for row in rows if row["batch"] == batch and row.get("width") == width and row["kernel"] != "attention"]
+    candidates = [row for row in rows if row["kernel"] == "candidates" and row["batch"] == batch]
+    candidates = [row for row in candidates if row["k"] == width - 1]
+    if not own or not candidates:
+        return None
+    twice = sum(row["ms"] for row in own if row["kernel"] == "positions")  # applied, and restored
+    return float(candidates[0]["ms"] + sum(row["ms"] for row in own) + twice)
+
+
+def _correctness(
+    exact: dict[str, Any] | None, served: dict[str, Any] | None, reference: dict[str, Any] | None
+) -> dict[str, Any]:
+    """Identity, acceptance and the law of samples; float32 where it was run, else bfloat16."""
+    shard = exact or served
+    if shard is None:
+        return {}
+    spine = shard["pairs"].get("ddtree_spine=dflash", {})
+    lengths = {f"vllm {arm}": found for arm, found in shard["acceptance_length"].items() if arm != "autoregressive"}
+    lengths |= {f"reference {arm}": one["acceptance_length"] for arm, one in (reference or {}).items()}
+    ratios = (served or {}).get("speed", {}).get("ratio_vs_dflash")
+    return {
+        "greedy_identity_share": {
+            arm: {batch: one["share"] for batch, one in by_batch.items()} for arm, by_batch in shard["identity"].items()
+        },
+        "greedy_unexplained": sum(
+            one["unexplained"] for by_batch in shard["identity"].values() for one in by_batch.values()
+        ),
+        "acceptance_length": lengths,
+        "k1_identical_to_dflash": bool(spine) and all(one["unexplained"] == 0 for one in spine.values()),
+        "k1_share": {batch: one["share"] for batch, one in spine.items()},
+        "t1_chi_square_p": shard["chi_square"]["tree"]["p"],
+        "t1_planted_rejected": shard["chi_square"]["planted_other_law"]["p"] < shard["chi_square"]["level"],
+        "tokens_per_s_ratio_vs_dflash": ratios,
+    }

@@ -1,0 +1,36 @@
+"""The same pair and prompts on the built-in reference engine, in exact float32: what an engine must agree with."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from ddbench.decoding import Generation, Request, Sampling, Strategy, decode, load_pair
+
+
+def decode_all(assets: Path, prompts: list[list[int]], length: int, device: str) -> dict[str, dict[str, Any]]:
+    """Greedy tokens, acceptance histogram and acceptance length before clipping, by arm name.
+
+    Nothing stops early: the engines are not told of an end token either.
+    """
+    pair = load_pair(str(assets / "target"), str(assets / "dflash"), device=device, dtype="float32")
+    requests = [Request(str(i), tuple(ids), length, Sampling(), frozenset()) for i, ids in enumerate(prompts)]
+    strategies = {
+        "autoregressive": Strategy("autoregressive"),
+        "dflash": Strategy("dflash"),
+        "ddtree": Strategy("ddtree", nodes=63),
+        "ddtree_spine": Strategy("ddtree", nodes=15, width=1),
+    }
+    return {name: _record(decode(pair, strategy, requests, 32)) for name, strategy in strategies.items()}
+
+
+def _record(generations: list[Generation]) -> dict[str, Any]:
+    accepted = Counter(round.accepted_raw for generation in generations for round in generation.rounds)
+    rounds = sum(accepted.values())
+    total = sum(value * count for value, count in accepted.items())
+    return {
+        "tokens": [list(generation.output_token_ids) for generation in generations],
+        "histogram": [accepted[value] for value in range(max(accepted, default=-1) + 1)],
+        "acceptance_length": 1 + total / rounds if rounds else None,
+    }

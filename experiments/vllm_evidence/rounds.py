@@ -1,0 +1,109 @@
+"""Round times at the dimensions of Qwen3-8B with random weights: what a round costs, whatever is accepted."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+from ddbench.plugins.vllm.memory import Layers, kv_tokens
+from experiments.vllm_evidence.arms import Arm, Pair
+from experiments.vllm_evidence.dummy_models import (
+    DRAFT_LAYERS,
+    HEAD,
+    KV_HEADS,
+    LAYERS,
+    drafter_parameters,
+    target_parameters,
+)
+from experiments.vllm_evidence.fleet import Engine, Fleet
+from experiments.vllm_evidence.timing import FIRST, REPEATS, interleaved, round_ms, spread
+
+BATCHES = [1, 4, 8, 16, 32, 64]
+MIDDLE_BATCHES = (1, 8, 32)  # of verify width 32
+PROMPT_TOKENS = 256
+VOCABULARY = 151_936
+BLOCK_SIZE = 16  # of the KV cache: vLLM's own default
+
+# Two groups, for memory. Within one, arms take turns on the same GPU; each tree has the chain of its own width in it.
+NARROW = (
+    Arm("autoregressive"),
+    Arm("dflash_16", 15),
+    Arm("ddtree_16", 15, {}),
+    Arm("autoregressive_stock", stock=True),
+    Arm("dflash_16_stock", 15, stock=True),
+)
+WIDE = (Arm("dflash_32", 31), Arm("ddtree_32", 31, {}), Arm("dflash_64", 63), Arm("ddtree_64", 63, {}))
+GROUPS = {"narrow": NARROW, "wide": WIDE}
+Save = Callable[[dict[str, Any]], None]
+
+
+def pair_of(models: Path) -> Pair:
+    """Configurations of the dimensions of Qwen3-8B and its DFlash drafter, see `dummy_models`."""
+    return Pair(models / "target", models / "dflash", "bfloat16", True, 1024, 4.0, 0.15)
+
+
+def measure(python: str, models: Path, logs: Path, gpus: int, batches: list[int], save: Save) -> dict[str, Any]:
+    """Milliseconds a round by arm and batch size: median and range of interleaved repeats.
+
+    With two GPUs the groups start side by side; nothing is ever timed while something else runs. ``save`` gets the
+    result so far after every batch size.
+    """
+    result: dict[str, Any] = {"prompt_tokens": PROMPT_TOKENS, "round_ms": {}, "emitted_per_round": {}, "failed": {}}
+    rng = random.Random(0)
+    prompts = [[rng.randrange(1000, VOCABULARY - 1000) for _ in range(PROMPT_TOKENS)] for _ in range(max(batches))]
+    stages = [list(GROUPS)] if gpus >= len(GROUPS) else [[name] for name in GROUPS]
+    for stage in stages:
+        with ExitStack() as stack:
+            arms = [arm for name in stage for arm in GROUPS[name]]
+            places = [gpu for gpu, name in enumerate(stage) for _ in GROUPS[name]]
+            fleet = stack.enter_context(Fleet(python, pair_of(models), arms, places, BATCHES, logs))
+            result["failed"] |= fleet.failed
+            result.setdefault("start_s", []).append(round(fleet.start_s, 1))
+            result.setdefault("memory", {}).update({n: memory(engine) for n, engine in fleet.engines.items()})
+            for batch in batches:
+                for group in stage:
+                    engines = {
+                        arm.name: fleet.engines[arm.name]
+                        for arm in GROUPS[group]
+                        if arm.name in fleet.engines and (arm.nodes != 31 or batch in MIDDLE_BATCHES)
+                    }
+                    _group(engines, prompts[:batch], result, batch)
+                save(result)
+    return result
+
+
+def memory(engine: Engine) -> dict[str, float | int | None]:
+    """GiB of weights and tokens of the cache: predicted beforehand, and as the engine said."""
+    drafts = engine.arm.nodes is not None
+    parameters = target_parameters() + (drafter_parameters() if drafts else 0)
+    cache = int(pair_of(Path()).kv_gib * 2**30)
+    drafter = Layers(DRAFT_LAYERS, KV_HEADS, HEAD) if drafts else None
+    return {
+        "weights_predicted_gib": round(2 * parameters / 2**30, 3),
+        "weights_measured_gib": engine.loaded_gib,
+        "kv_tokens_predicted": kv_tokens(cache, BLOCK_SIZE, Layers(LAYERS, KV_HEADS, HEAD), drafter),
+        "kv_tokens_measured": engine.facts["kv_tokens"],
+    }
+
+
+def _group(engines: dict[str, Engine], prompts: list[list[int]], result: dict[str, Any], batch: int) -> None:
+    times: dict[str, list[float]] = {name: [] for name in engines}
+    emitted: dict[str, float] = {}
+    for engine in engines.values():
+        params = {"temperature": 0.0, "max_tokens": FIRST, "ignore_eos": True}
+        engine.ask(prompts=prompts, params=params, in_flight=len(prompts))
+    for order in interleaved(list(engines), REPEATS):
+        for name in order:
+            milliseconds, emitted[name] = round_ms(engines[name], prompts)
+            times[name].append(milliseconds)
+    rows = result["round_ms"].setdefault(batch, {})
+    rows |= {name: spread(values) for name, values in times.items()}
+    ratios = result.setdefault("round_ratio_vs_dflash", {}).setdefault(batch, {})
+    for name in engines:
+        chain = name.replace("ddtree", "dflash")
+        if name.startswith("ddtree") and chain in times:
+            ratios[name] = spread([a / b for a, b in zip(times[name], times[chain], strict=True)])
+    result["emitted_per_round"].setdefault(batch, {}).update({n: round(v, 3) for n, v in emitted.items()})

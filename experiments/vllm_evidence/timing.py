@@ -1,0 +1,72 @@
+"""Round times and speeds: medians over interleaved repeats, with the range that a reader needs to judge them."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from typing import Any
+
+from experiments.vllm_evidence.fleet import Engine
+
+ROUNDS = 20  # of the longer run less the shorter one, which takes prefill and start out of the figure
+FIRST = 4
+REPEATS = 5
+
+
+def interleaved(names: Sequence[str], repeats: int) -> list[list[str]]:
+    """Orders of measurement: forwards, backwards, forwards ... (ABBA), so that a drift falls on all alike."""
+    return [list(names) if turn % 2 == 0 else list(reversed(names)) for turn in range(repeats)]
+
+
+def round_ms(engine: Engine, prompts: list[list[int]]) -> tuple[float, float]:
+    """Milliseconds a round of a batch of ``prompts``, and emitted tokens a round.
+
+    Two runs of the same requests, of ``FIRST`` tokens and of ``FIRST + ROUNDS``; with random weights nothing is
+    accepted, so a token is a round. Where something was, the time is divided by the rounds that the engine counted.
+    """
+    spans, rounds = [], []
+    for length in (FIRST, FIRST + ROUNDS):
+        params = {"temperature": 0.0, "max_tokens": length, "ignore_eos": True}
+        answer = engine.ask(prompts=prompts, params=params, in_flight=len(prompts))
+        drafts = answer["counters"].get("spec_decode_num_drafts", 0.0)
+        spans.append(answer["seconds"])
+        rounds.append(drafts / len(prompts) if drafts else length - 1.0)
+    made = rounds[1] - rounds[0]
+    return 1000 * (spans[1] - spans[0]) / made, ROUNDS / made
+
+
+def spread(values: Sequence[float]) -> dict[str, float]:
+    """Median and range of a few repeats."""
+    return {
+        "median": round(statistics.median(values), 4),
+        "low": round(min(values), 4),
+        "high": round(max(values), 4),
+        "n": len(values),
+    }
+
+
+def tokens_per_s(engine: Engine, prompts: list[list[int]], in_flight: int, length: int) -> tuple[float, dict[str, Any]]:
+    """Output tokens a second of a closed loop over ``prompts``, prefills included, and the engine's answer."""
+    params = {"temperature": 0.0, "max_tokens": length, "ignore_eos": True}
+    answer = engine.ask(prompts=prompts, params=params, in_flight=in_flight)
+    made = sum(len(one) for sequences in answer["tokens"] for one in sequences)
+    return made / answer["seconds"], answer
+
+
+def acceptance_length(counters: dict[str, float]) -> float | None:
+    """1 + accepted / drafts, as vLLM's counters have them; None without drafts."""
+    drafts = counters.get("spec_decode_num_drafts", 0.0)
+    return 1 + counters["spec_decode_num_accepted_tokens"] / drafts if drafts else None
+
+
+def histogram(counters: dict[str, float]) -> list[int]:
+    """[a] = rounds that accepted a tokens, from vLLM's counts by position."""
+    drafts = int(counters.get("spec_decode_num_drafts", 0))
+    places = sorted(
+        (int(name.removeprefix("position_")), int(n)) for name, n in counters.items() if "position_" in name
+    )
+    reached = [drafts, *(count for _, count in places), 0]
+    counts = [reached[i] - reached[i + 1] for i in range(len(reached) - 1)]
+    while len(counts) > 1 and counts[-1] == 0:
+        counts.pop()
+    return counts
