@@ -50,4 +50,4 @@ vllm-env: env
 	@$(VLLM) -m pip install --quiet --disable-pip-version-check --constraint constraints.txt pytest pytest-timeout hypothesis
 
 clean:
-	rm -rf $(VENV) outputs .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .venvs outputs .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -85,7 +85,10 @@ def make_plan(settings: Settings, facts: Facts) -> Plan:
         )
     arms = list(_arms(settings, facts, shapes))
     cells = [
-        Planned(_cell(settings, facts, arm, batch, temperature, block), arm.unsupported)
+        Planned(
+            _cell(settings, facts, arm, batch, temperature, block),
+            arm.unsupported or facts.engine.refuse_sampling(settings, arm.strategy, temperature),
+        )
         for block in range(settings.load.blocks)
         for arm, batch, temperature in _ordered(arms if block % 2 == 0 else arms[::-1], settings, facts.engine)
     ]

@@ -37,6 +37,9 @@ class Engine(Protocol):
     def refuse(self, settings: Settings, strategy: str, shape: Shape, flags: dict[str, Any]) -> str | None:
         """Why the engine cannot run one arm; None if it can."""
 
+    def refuse_sampling(self, settings: Settings, strategy: str, temperature: float) -> str | None:
+        """Why the engine cannot sample at that temperature with a strategy; None if it can."""
+
     def default_arms(self, settings: Settings) -> Shapes:
         """The arms to be measured with the engine's own choice of settings too (``engine.default_arms``)."""
 

@@ -33,6 +33,9 @@ class ReferenceEngine:
     def refuse(self, settings: Settings, strategy: str, shape: Shape, flags: dict[str, Any]) -> str | None:
         return None
 
+    def refuse_sampling(self, settings: Settings, strategy: str, temperature: float) -> str | None:
+        return None
+
     def default_arms(self, settings: Settings) -> Shapes:
         raise ConfigError("engine.default_arms", True, f"false: {settings.engine.name} has no defaults of its own")
 

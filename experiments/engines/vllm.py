@@ -58,6 +58,10 @@ class VllmEngine:
             refusals.Asked(strategy, shape.width, shape.depth, shape.nodes, block_size, attention, flags)
         )
 
+    def refuse_sampling(self, settings: Settings, strategy: str, temperature: float) -> str | None:
+        stock = strategy in ("dflash", "eagle") and settings.engine.url is None
+        return refusals.CPU_SAMPLING if stock and temperature > 0 and settings.engine.device == "cpu" else None
+
     def default_arms(self, settings: Settings) -> Shapes:
         if settings.engine.url is not None:
             raise ConfigError("engine.default_arms", True, "false with engine.url: a running server is one arm")

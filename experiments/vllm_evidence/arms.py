@@ -31,6 +31,7 @@ class Arm:
     tree: dict[str, Any] | None = None
     graphs: bool = True
     asynchronous: bool = True
+    in_process: bool = False  # scheduler and model in the asking process: for a profile
     stock: bool = False  # the engine's own choice of model runner and attention, beside those that all others share
 
     @property

@@ -8,8 +8,12 @@ the engine is up. Whatever vLLM prints goes to standard error.
 
 from __future__ import annotations
 
+import cProfile
+import io
+import itertools
 import json
 import os
+import pstats
 import sys
 import time
 from collections import Counter, deque
@@ -52,9 +56,14 @@ class Engine:
         """Closed loop over ``prompts`` with ``in_flight`` at a time; ``params`` one for all, or one each."""
         prompts, params = request["prompts"], request["params"]
         settings = params if isinstance(params, list) else [params] * len(prompts)
+        profile = cProfile.Profile() if request.get("profile") else None
         before = self._counters()
         clock = time.perf_counter()
-        outputs = self._drive(prompts, settings, request["in_flight"])
+        if profile is not None:
+            profile.enable()
+        outputs, moments = self._drive(prompts, settings, request["in_flight"])
+        if profile is not None:
+            profile.disable()
         seconds = time.perf_counter() - clock
         after = self._counters()
         answer: dict[str, Any] = {
@@ -62,11 +71,20 @@ class Engine:
             "counters": {name: after[name] - before.get(name, 0) for name in after},
             "tokens": [[list(one.token_ids) for one in output.outputs] for output in outputs],
         }
+        if request.get("steps"):
+            answer["steps_s"] = [later - earlier for earlier, later in itertools.pairwise(moments)]
         if request.get("logprobs"):
             answer["logprobs"] = [_prompt_logprobs(output) for output in outputs]
+        if profile is not None:
+            text = io.StringIO()
+            pstats.Stats(profile, stream=text).sort_stats("tottime").print_stats(60)
+            answer["profile"] = text.getvalue()
         return answer
 
-    def _drive(self, prompts: list[list[int]], settings: list[dict[str, Any]], in_flight: int) -> list[Any]:
+    def _drive(
+        self, prompts: list[list[int]], settings: list[dict[str, Any]], in_flight: int
+    ) -> tuple[list[Any], list[float]]:
+        """Final outputs, and the moments at which all of ``in_flight`` requests had got something new."""
         from vllm import SamplingParams
         from vllm.sampling_params import RequestOutputKind
 
@@ -74,6 +92,7 @@ class Engine:
         waiting = deque(zip(prompts, settings, strict=True))
         order: dict[str, int] = {}
         done: dict[str, Any] = {}
+        moments: list[float] = []
         running = 0
         while waiting or running:
             while waiting and running < in_flight:
@@ -81,14 +100,17 @@ class Engine:
                 name = str(self._number)
                 self._number += 1
                 order[name] = len(order)
-                wanted = SamplingParams(**setting, output_kind=RequestOutputKind.FINAL_ONLY)
+                wanted = SamplingParams(**setting, output_kind=RequestOutputKind.CUMULATIVE)
                 engine.add_request(name, {"prompt_token_ids": prompt}, wanted)
                 running += 1
-            for output in engine.step():
+            outputs = engine.step()
+            if len(outputs) == in_flight and not any(output.finished for output in outputs):
+                moments.append(time.perf_counter())
+            for output in outputs:
                 if output.finished:
                     done[output.request_id] = output
                     running -= 1
-        return [done[name] for name in order]
+        return [done[name] for name in order], moments
 
     def _counters(self) -> dict[str, float]:
         found: Counter[str] = Counter()

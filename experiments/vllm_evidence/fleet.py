@@ -86,6 +86,8 @@ class Fleet:
         for arm, gpu, settings in self._plan:
             log = self._logs / f"{arm.name}.log"
             own = {"CUDA_VISIBLE_DEVICES": str(gpu)} | ({} if arm.stock else {"VLLM_USE_V2_MODEL_RUNNER": "0"})
+            if arm.in_process:
+                own["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
             process = subprocess.Popen(
                 [self._python, str(ENGINE), json.dumps({"llm": settings})],
                 stdin=subprocess.PIPE,

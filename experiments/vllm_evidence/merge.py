@@ -44,14 +44,14 @@ def _rounds(rounds: dict[str, Any] | None, kernels: dict[str, Any] | None) -> di
     if rounds is None:
         return {}
     table = {batch: {arm: step_ms(rounds, batch, arm) for arm in arms} for batch, arms in rounds["round_ms"].items()}
-    ratios: dict[str, dict[str, Any]] = {}
+    ratios: dict[str, dict[str, float | None]] = {}  # None: the repeats do not agree
     for batch, arms in table.items():
         for arm, step in arms.items():
             chain = arms.get(arm.replace("ddtree", "dflash"))
             if arm.startswith("ddtree") and chain is not None:
-                ratio = round(step["ms"] / chain["ms"], 3)
                 steady = step["steady"] and chain["steady"]
-                ratios.setdefault(arm.removeprefix("ddtree_"), {})[batch] = {"ratio": ratio, "steady": steady}
+                ratio = round(step["ms"] / chain["ms"], 3) if steady else None
+                ratios.setdefault(arm.removeprefix("ddtree_"), {})[batch] = ratio
     return {
         "round_ms": table,
         "round_ratio_vs_dflash": ratios,
@@ -68,15 +68,16 @@ def _rounds(rounds: dict[str, Any] | None, kernels: dict[str, Any] | None) -> di
 def step_ms(rounds: dict[str, Any], batch: str, arm: str) -> dict[str, Any]:
     """Milliseconds of an engine step, and whether its repeats agree.
 
-    A shard counts rounds a sequence. In a batch some sequence accepts nothing and keeps the engine going for all
-    steps, so steps are rounds times what was emitted a round; alone, a sequence's rounds are the steps.
+    The first shard of this kind counted rounds a sequence, and says what was emitted in one. In a batch some sequence
+    accepts nothing and keeps the engine going for all steps, so a step takes that part of a round; alone, a
+    sequence's rounds are the steps.
     """
     spread = rounds["round_ms"][batch][arm]
-    emitted = rounds["emitted_per_round"][batch][arm] if int(batch) > 1 else 1.0
+    emitted = rounds.get("emitted_per_round", {}).get(batch, {}).get(arm, 1.0) if int(batch) > 1 else 1.0
     far = max(spread["high"] - spread["median"], spread["median"] - spread["low"])
     low, high = (round(spread[side] / emitted, 3) for side in ("low", "high"))
     ms = round(spread["median"] / emitted, 3)
-    return {"ms": ms, "low": low, "high": high, "n": spread["n"], "steady": far <= LOOSE * spread["median"]}
+    return {"ms": ms, "low": low, "high": high, "n": spread["n"], "steady": far <= LOOSE * abs(spread["median"])}
 
 
 def _overhead(table: dict[str, dict[str, Any]], kernels: dict[str, Any] | None) -> dict[str, Any] | None:

@@ -12,10 +12,11 @@ from ddbench.decoding import Generation, Request, Sampling, Strategy, decode, lo
 def decode_all(assets: Path, prompts: list[list[int]], length: int, device: str) -> dict[str, dict[str, Any]]:
     """Greedy tokens, acceptance histogram and acceptance length before clipping, by arm name.
 
-    Nothing stops early: the engines are not told of an end token either.
+    Stops where the engines stop: at the end token of the target's configuration.
     """
     pair = load_pair(str(assets / "target"), str(assets / "dflash"), device=device, dtype="float32")
-    requests = [Request(str(i), tuple(ids), length, Sampling(), frozenset()) for i, ids in enumerate(prompts)]
+    end = frozenset([int(pair.target.config.eos_token_id)])
+    requests = [Request(str(i), tuple(ids), length, Sampling(), end) for i, ids in enumerate(prompts)]
     strategies = {
         "autoregressive": Strategy("autoregressive"),
         "dflash": Strategy("dflash"),

@@ -19,7 +19,7 @@ from experiments.vllm_evidence.dummy_models import (
     target_parameters,
 )
 from experiments.vllm_evidence.fleet import Engine, Fleet
-from experiments.vllm_evidence.timing import FIRST, REPEATS, interleaved, round_ms, spread
+from experiments.vllm_evidence.timing import REPEATS, interleaved, round_ms, spread
 
 BATCHES = [1, 4, 8, 16, 32, 64]
 MIDDLE_BATCHES = (1, 8, 32)  # of verify width 32
@@ -37,6 +37,7 @@ NARROW = (
 )
 WIDE = (Arm("dflash_32", 31), Arm("ddtree_32", 31, {}), Arm("dflash_64", 63), Arm("ddtree_64", 63, {}))
 GROUPS = {"narrow": NARROW, "wide": WIDE}
+PROFILED = (Arm("dflash_16", 15, in_process=True), Arm("ddtree_16", 15, {}, in_process=True))
 Save = Callable[[dict[str, Any]], None]
 
 
@@ -51,7 +52,7 @@ def measure(python: str, models: Path, logs: Path, gpus: int, batches: list[int]
     With two GPUs the groups start side by side; nothing is ever timed while something else runs. ``save`` gets the
     result so far after every batch size.
     """
-    result: dict[str, Any] = {"prompt_tokens": PROMPT_TOKENS, "round_ms": {}, "emitted_per_round": {}, "failed": {}}
+    result: dict[str, Any] = {"prompt_tokens": PROMPT_TOKENS, "timed": "engine steps", "round_ms": {}, "failed": {}}
     rng = random.Random(0)
     prompts = [[rng.randrange(1000, VOCABULARY - 1000) for _ in range(PROMPT_TOKENS)] for _ in range(max(batches))]
     stages = [list(GROUPS)] if gpus >= len(GROUPS) else [[name] for name in GROUPS]
@@ -75,6 +76,19 @@ def measure(python: str, models: Path, logs: Path, gpus: int, batches: list[int]
     return result
 
 
+def profile(python: str, models: Path, logs: Path) -> dict[str, Any]:
+    """Where the host's time goes at batch size 1: Python's profiler over the engine's process, chain and tree."""
+    prompts = [[1000 + i for i in range(PROMPT_TOKENS)]]
+    params = {"temperature": 0.0, "max_tokens": 150, "ignore_eos": True}
+    with Fleet(python, pair_of(models), PROFILED, [0] * len(PROFILED), [1], logs) as fleet:
+        found: dict[str, Any] = {"failed": fleet.failed}
+        for name, engine in fleet.engines.items():
+            round_ms(engine, prompts)
+            found[name] = {"round_ms": round(round_ms(engine, prompts), 3)}
+            found[name]["profile"] = engine.ask(prompts=prompts, params=params, in_flight=1, profile=True)["profile"]
+    return found
+
+
 def memory(engine: Engine) -> dict[str, float | int | None]:
     """GiB of weights and tokens of the cache: predicted beforehand, and as the engine said."""
     drafts = engine.arm.nodes is not None
@@ -91,14 +105,11 @@ def memory(engine: Engine) -> dict[str, float | int | None]:
 
 def _group(engines: dict[str, Engine], prompts: list[list[int]], result: dict[str, Any], batch: int) -> None:
     times: dict[str, list[float]] = {name: [] for name in engines}
-    emitted: dict[str, float] = {}
     for engine in engines.values():
-        params = {"temperature": 0.0, "max_tokens": FIRST, "ignore_eos": True}
-        engine.ask(prompts=prompts, params=params, in_flight=len(prompts))
+        round_ms(engine, prompts)
     for order in interleaved(list(engines), REPEATS):
         for name in order:
-            milliseconds, emitted[name] = round_ms(engines[name], prompts)
-            times[name].append(milliseconds)
+            times[name].append(round_ms(engines[name], prompts))
     rows = result["round_ms"].setdefault(batch, {})
     rows |= {name: spread(values) for name, values in times.items()}
     ratios = result.setdefault("round_ratio_vs_dflash", {}).setdefault(batch, {})
@@ -106,4 +117,3 @@ def _group(engines: dict[str, Engine], prompts: list[list[int]], result: dict[st
         chain = name.replace("ddtree", "dflash")
         if name.startswith("ddtree") and chain in times:
             ratios[name] = spread([a / b for a, b in zip(times[name], times[chain], strict=True)])
-    result["emitted_per_round"].setdefault(batch, {}).update({n: round(v, 3) for n, v in emitted.items()})

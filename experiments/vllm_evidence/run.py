@@ -23,7 +23,7 @@ from experiments.vllm_evidence.reference import decode_all
 from experiments.workload import asset_path
 from runners.machine import machine_facts
 
-SHARDS = ("tiny_float32", "tiny_bfloat16", "rounds", "kernels", "reference", "merge")
+SHARDS = ("tiny_float32", "tiny_bfloat16", "rounds", "kernels", "profile", "reference", "merge")
 
 
 def run(config: Mapping[str, Any], run_id: str) -> dict[str, Any]:
@@ -76,6 +76,8 @@ def _measure(
         return _kernels(python)
     models = folder / "dummy_models"
     write_dummy_pair(models)
+    if shard == "profile":
+        return rounds.profile(python, models, logs)
     return rounds.measure(python, models, logs, gpus, batches or rounds.BATCHES, save)
 
 

@@ -8,8 +8,8 @@ from typing import Any
 
 from experiments.vllm_evidence.fleet import Engine
 
-ROUNDS = 20  # of the longer run less the shorter one, which takes prefill and start out of the figure
-FIRST = 4
+ROUNDS = 40
+FIRST = 6  # steps that are not counted
 REPEATS = 5
 
 
@@ -18,21 +18,15 @@ def interleaved(names: Sequence[str], repeats: int) -> list[list[str]]:
     return [list(names) if turn % 2 == 0 else list(reversed(names)) for turn in range(repeats)]
 
 
-def round_ms(engine: Engine, prompts: list[list[int]]) -> tuple[float, float]:
-    """Milliseconds a round of a batch of ``prompts``, and emitted tokens a round.
+def round_ms(engine: Engine, prompts: list[list[int]]) -> float:
+    """Milliseconds a round: the median time between two steps of the engine in which every sequence got tokens.
 
-    Two runs of the same requests, of ``FIRST`` tokens and of ``FIRST + ROUNDS``; with random weights nothing is
-    accepted, so a token is a round. Where something was, the time is divided by the rounds that the engine counted.
+    The first steps, in which prompts are read, are left out; whatever single steps wait for (a kernel that is
+    compiled, a garbage collection) does not move the median.
     """
-    spans, rounds = [], []
-    for length in (FIRST, FIRST + ROUNDS):
-        params = {"temperature": 0.0, "max_tokens": length, "ignore_eos": True}
-        answer = engine.ask(prompts=prompts, params=params, in_flight=len(prompts))
-        drafts = answer["counters"].get("spec_decode_num_drafts", 0.0)
-        spans.append(answer["seconds"])
-        rounds.append(drafts / len(prompts) if drafts else length - 1.0)
-    made = rounds[1] - rounds[0]
-    return 1000 * (spans[1] - spans[0]) / made, ROUNDS / made
+    params = {"temperature": 0.0, "max_tokens": FIRST + ROUNDS, "ignore_eos": True}
+    answer = engine.ask(prompts=prompts, params=params, in_flight=len(prompts), steps=True)
+    return 1000 * statistics.median(answer["steps_s"][FIRST:])
 
 
 def spread(values: Sequence[float]) -> dict[str, float]:

@@ -12,6 +12,10 @@ EAGLE_TREES = (
     "vLLM has no EAGLE trees since 0.21 (and had no tree verification before); its drafter cannot be expanded through "
     "a plug-in door. A chain is width 1 with nodes = depth"
 )
+CPU_SAMPLING = (
+    "vLLM's CPU build (0.32, and 0.33 as read) spreads temperature, top-p and top-k of speculative requests into a "
+    "copy that is thrown away: sampling would follow memory that nobody wrote"
+)
 LORA = ("--enable-lora", "--lora-modules")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -163,7 +164,7 @@ def test_report_needs_a_run(ddbench: Any) -> None:
 def test_help_and_cfg_work(ddbench: Any) -> None:
     shown = ddbench.bare("--help")
     assert shown.code == 0
-    assert "experiment: ddtree_sweep" in shown.out
+    assert re.search(r"^experiment: .*\bddtree_sweep\b", shown.out, re.MULTILINE)
     config = ddbench.bare("--cfg", "job")
     assert config.code == 0
     assert "name: ddtree_sweep" in config.out

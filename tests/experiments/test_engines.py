@@ -53,6 +53,16 @@ def test_the_reference_engine_starts_once() -> None:
     assert server_starts([], server_per_arm=True) == []
 
 
+def test_stock_drafters_on_the_cpu_are_greedy_only() -> None:
+    for device, refused in (("cpu", {"dflash", "eagle"}), ("cuda", set())):
+        planned = cells("sweep.temperature=[0.0,0.7]", f"engine.device={device}")
+        runnable = [item for item in planned if item.unsupported is None or "copy" in item.unsupported]
+        hot = {item.cell.arm.strategy for item in runnable if item.unsupported is not None}
+        assert hot == refused
+        assert all(item.cell.temperature > 0 for item in runnable if item.unsupported is not None)
+        assert {"autoregressive", "ddtree"} <= {i.cell.arm.strategy for i in planned if not i.unsupported}
+
+
 def test_refusals_are_by_shape() -> None:
     reasons: dict[tuple[Any, ...], str | None] = {}
     for item in cells():
