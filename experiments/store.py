@@ -16,8 +16,8 @@ import psutil
 import yaml
 
 from ddbench.errors import ConfigError
-from ddbench.records import FINAL_STATUSES, Cell, CellStatus
-from experiments.plan import Dropped
+from ddbench.records import FINAL_STATUSES, Cell, CellStatus, content_hash
+from experiments.plan import Dropped, Planned
 
 
 class RunFolder:
@@ -48,7 +48,13 @@ class RunFolder:
                 with suppress(OSError):  # not made, or another process already uses it
                     folder.rmdir()
 
-    def open(self, config: dict[str, Any], environment: dict[str, Any] | None, dropped: tuple[Dropped, ...]) -> None:
+    def open(
+        self,
+        config: dict[str, Any],
+        environment: dict[str, Any] | None,
+        dropped: tuple[Dropped, ...],
+        planned: tuple[Planned, ...] = (),
+    ) -> None:
         """Makes the folder, or goes on with it. A file that changes keeps its earlier version beside the new one.
 
         ``environment`` None: nothing is measured, so that of the earlier measurement stands.
@@ -61,6 +67,8 @@ class RunFolder:
         known = _read_json(self.path / "dropped.json") or []
         rows = known + [row for row in map(asdict, dropped) if row not in known]
         _write(self.path / "dropped.json", json.dumps(rows, indent=2) + "\n")
+        if planned:
+            self._remember(planned)
 
     def status(self, cell: Cell) -> str | None:
         """The final status of a cell, or None if it has none yet."""
@@ -88,6 +96,17 @@ class RunFolder:
         with suppress(OSError):  # there is none, or another process works there
             self._running.parent.rmdir()
 
+    def _remember(self, planned: tuple[Planned, ...]) -> None:
+        """Stores what is to be run, so that a report can say what was not.
+
+        Each plan is a file of its own, named by its cells: of processes that share the folder none loses another's.
+        """
+        rows = sorted((_row(item.cell) for item in planned), key=lambda row: str(row["cell_id"]))
+        folder = self.path / "planned"
+        folder.mkdir(exist_ok=True)
+        name = content_hash([row["cell_id"] for row in rows])
+        _write(folder / f"{name}.json", "[\n" + ",\n".join(json.dumps(row) for row in rows) + "\n]\n")
+
     def _clear_dead(self) -> None:
         """Drops what processes of this host that were killed left behind."""
         for folder in self._running.parent.glob(f"{platform.node()}-*"):
@@ -104,6 +123,13 @@ class RunFolder:
         """Cells of the folder by final status."""
         counts = Counter(_final_status(self.cells / name) for name in self.ids())
         return {status: counts[status] for status in FINAL_STATUSES}
+
+
+def _row(cell: Cell) -> dict[str, Any]:
+    """What names a planned cell to people."""
+    arm = {name: getattr(cell.arm, name) for name in ("engine", "strategy", "width", "depth", "nodes")}
+    where = {name: getattr(cell, name) for name in ("batch_size", "temperature", "block")}
+    return {"cell_id": cell.cell_id, **arm, **where}
 
 
 def _final_status(folder: Path) -> str | None:

@@ -194,7 +194,7 @@ def _measure(
                     warn(environment["engine_warning"])
             elif not folder.ids():
                 environment = {"command": _command(), **machine_facts()}
-            folder.open(config, environment, plan.dropped)
+            folder.open(config, environment, plan.dropped, plan.cells)
             _announce(plan, todo, folder)
             progress = Progress([item.seconds for item in todo if item.planned.unsupported is None])
             run_cells(todo, runner, folder, settings.load.warmup_tokens, progress)

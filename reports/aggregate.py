@@ -14,10 +14,11 @@ from ddbench import metrics
 from ddbench.metrics import Counts, Ratio
 from ddbench.records import content_hash
 from reports import baselines
-from reports.frames import MEASURED, Stored, counts_of, finished, records, to_frame
+from reports.frames import MEASURED, Stored, counts_of, finished, flag, records, to_frame
 from reports.statistics import NOTHING, Estimate, bootstrap, cluster_sums, t_half_width
 
-# What must be equal for two points to answer the same question; batch size is an axis inside a scenario.
+# What must be equal for two points to answer the same question, as must the rate at which requests arrive in an open
+# loop; batch size is an axis inside a scenario.
 SCENARIO = (
     "engine",
     "engine_version",
@@ -229,6 +230,8 @@ def _description(cells: pd.DataFrame, errors: int) -> dict[str, Any]:
     gpu = _joined(cells["gpu"])
     statuses = [str(status) for status in cells["status"]]
     memory = cells["peak_memory_gib"].dropna()
+    rate = flag(row["flags"], "request_rate")
+    asked = [row[name] for name in SCENARIO] + ([] if rate is None else [rate])
     return row | {
         "cell_ids": [str(cell_id) for cell_id in cells["cell_id"]],
         "blocks": sum(status in MEASURED for status in statuses),
@@ -238,7 +241,7 @@ def _description(cells: pd.DataFrame, errors: int) -> dict[str, Any]:
         "log": _joined(cells["log"]),
         "status": min(statuses, key=lambda status: WORST_FIRST.index(status) if status in WORST_FIRST else 0),
         "peak_memory_gib": float(memory.max()) if len(memory) else None,
-        "scenario": content_hash([row[name] for name in SCENARIO], 8),
+        "scenario": content_hash(asked, 8),
         "fingerprint": content_hash([*(row[name] for name in SCENARIO), row["flags"], gpu]),
         "verify_width": metrics.verify_width(row["strategy"], row["depth"], row["nodes"]),
     }

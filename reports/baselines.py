@@ -57,8 +57,12 @@ def find(point: Point, points: list[Point], strategy: str) -> tuple[Point | None
         return None, f"not compared with {strategy}: {', '.join(differing(point, rivals[0]))} differ"
     same_drafter = [other for other in fair if other.row["drafter"] == point.row["drafter"]]
     chosen = max(same_drafter or fair, key=lambda other: (_depth(other), other.row["point_id"]))
-    suspect = chosen.row["status"] != "ok" and chosen is not point
-    return chosen, f"the {strategy} arm is {chosen.row['status']}" if suspect else None
+    if chosen is point:
+        return chosen, None
+    if chosen.row["status"] != "ok":
+        return chosen, f"the {strategy} arm is {chosen.row['status']}"
+    unknown = json.loads(point.row["flags"]).get("attached")
+    return chosen, f"attached servers: that the {strategy} arm has the same flags is not known" if unknown else None
 
 
 def _depth(point: Point) -> float:

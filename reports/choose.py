@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from reports.frames import records
+from reports.frames import flag, records
 
 STRATEGIES = ("autoregressive", "dflash", "eagle", "ddtree")
 RATE = "tokens_per_s_per_user"
@@ -18,7 +17,7 @@ _DESCRIBED = ("model", "engine", "host", "gpu", "dataset", "max_new_tokens", "te
 
 @dataclass(frozen=True)
 class Scenario:
-    """All points that answer one question: same engine, model, workload and sampling; batch size and arm vary.
+    """All points that answer one question: same engine, model, workload, load and sampling; batch size and arm vary.
 
     ``name`` is short and unique in the run (a file name's prefix); ``title`` is for people.
     """
@@ -30,6 +29,21 @@ class Scenario:
     @property
     def batch_sizes(self) -> list[int]:
         return [int(size) for size in sorted(self.frame["batch_size"].unique())]
+
+    @property
+    def rate(self) -> float | None:
+        """Requests that arrive a second in an open loop; None in a closed one."""
+        return _rate(self.frame)
+
+    @property
+    def caveat(self) -> str:
+        """What a caption says of an open loop; empty for a closed one."""
+        if self.rate is None:
+            return ""
+        return (
+            f" Open loop: requests arrived at random, {self.rate:g} a second; the batch size is a cap on requests in "
+            "flight."
+        )
 
     def at(self, batch_size: int) -> pd.DataFrame:
         return self.frame[self.frame["batch_size"] == batch_size]
@@ -97,9 +111,18 @@ def number(value: object, missing: str = "∞") -> str:
 
 
 def _own(row: dict[str, Any]) -> str:
-    """Marks an arm that leaves runner, attention and scheduling to the engine (``engine.default_arms``)."""
-    flags = json.loads(row.get("flags") or "{}")
-    return " (engine's defaults)" if flags.get("model_runner") == "default" else ""
+    """Marks an arm that leaves runner, attention and scheduling to the engine, and one of a server of somebody else.
+
+    These are ``engine.default_arms`` and ``engine.url``.
+    """
+    if flag(row.get("flags"), "attached"):
+        return " (attached)"
+    return " (engine's defaults)" if flag(row.get("flags"), "model_runner") == "default" else ""
+
+
+def _rate(group: pd.DataFrame) -> float | None:
+    rate = flag(group["flags"].iloc[0], "request_rate")
+    return None if rate is None else float(rate)
 
 
 def _shape(row: dict[str, Any]) -> str:
@@ -114,7 +137,9 @@ def _shape(row: dict[str, Any]) -> str:
 def _title(group: pd.DataFrame) -> str:
     row = {name: group[name].dropna().iloc[0] if group[name].notna().any() else None for name in _DESCRIBED}
     where = row["gpu"] or f"{row['host']}, no GPU"
-    return f"{row['model']} · engine {row['engine']} · {where} · {row['dataset']} · T = {row['temperature']:g}"
+    rate = _rate(group)
+    load = "" if rate is None else f" · open loop, {rate:g} requests/s"
+    return f"{row['model']} · engine {row['engine']} · {where} · {row['dataset']} · T = {row['temperature']:g}{load}"
 
 
 def _name(group: pd.DataFrame, frame: pd.DataFrame, count: int) -> str:
@@ -123,4 +148,6 @@ def _name(group: pd.DataFrame, frame: pd.DataFrame, count: int) -> str:
     first = group.iloc[0]
     parts = [str(first[name]) for name in ("engine", "model", "dataset", "host") if frame[name].nunique() > 1]
     parts += [f"t{first['temperature']:g}"] if frame["temperature"].nunique() > 1 else []
+    rate = _rate(group)
+    parts += [f"r{rate:g}"] if rate is not None else []
     return "-".join([*parts, str(first["scenario"])])

@@ -70,12 +70,18 @@ _NULLABLE: dict[pa.DataType, Any] = {
 
 @dataclass(frozen=True)
 class Stored:
-    """What the files of a run say. ``dropped`` are grid points that could not be; ``problems`` unreadable cells."""
+    """What the files of a run say. ``dropped`` are grid points that could not be; ``problems`` unreadable files.
+
+    ``planned`` counts the cells of all plans of the run, 0 where none was stored; ``not_run`` are those of them that
+    have no folder, with engine, strategy, shape, batch size, temperature and block.
+    """
 
     run: Path
     config: dict[str, Any]
     environment: dict[str, Any]
     dropped: list[dict[str, Any]]
+    planned: int
+    not_run: list[dict[str, Any]]
     cells: pd.DataFrame
     requests: pd.DataFrame
     rounds: pd.DataFrame
@@ -123,11 +129,14 @@ def read_run(run: Path) -> Stored:
         if row["status"] in MEASURED:
             for name, schema in (("requests", REQUESTS), ("rounds", ROUNDS), ("telemetry", TELEMETRY)):
                 tables[name].append(_table(folder / f"{name}.parquet", schema))
+    planned = _planned(run, problems)
     return Stored(
         run=run,
         config=_yaml(run / "config.yaml"),
         environment=_json(run / "environment.json") or {},
         dropped=_json(run / "dropped.json") or [],
+        planned=len(planned),
+        not_run=[row for cell_id, row in planned.items() if not (run / "cells" / cell_id).is_dir()],
         cells=to_frame(pa.Table.from_pylist(rows, schema=CELLS)),
         requests=to_frame(pa.concat_tables([REQUESTS.empty_table(), *tables["requests"]])),
         rounds=to_frame(pa.concat_tables([ROUNDS.empty_table(), *tables["rounds"]])),
@@ -144,6 +153,11 @@ def counts_of(requests: pd.DataFrame) -> Counts:
         if pd.api.types.is_numeric_dtype(requests[name])
     }
     return Counts.from_columns({**columns, "accept_histogram": requests["accept_histogram"].tolist()})
+
+
+def flag(flags: str | None, name: str) -> Any:
+    """One value of an arm's flags, as ``cells`` and ``results`` hold them; None where there is none."""
+    return json.loads(flags or "{}").get(name)
 
 
 def finished(requests: pd.DataFrame) -> pd.DataFrame:
@@ -178,6 +192,18 @@ def _cell_row(run: Path, folder: Path, problems: list[str]) -> dict[str, Any] | 
         "cell_id": cell.cell_id,
         "point_id": cell.point_id,
     }
+
+
+def _planned(run: Path, problems: list[str]) -> dict[str, dict[str, Any]]:
+    """The cells of all plans of the run by id, small shapes first; empty for a run that stored no plan."""
+    rows: dict[str, dict[str, Any]] = {}
+    for path in sorted((run / "planned").glob("*.json")):
+        try:
+            rows |= {str(row["cell_id"]): row for row in _json(path)}
+        except (ValueError, TypeError, KeyError):
+            problems.append(f"planned/{path.name} cannot be read: its cells are not counted as planned")
+    axes = ("width", "depth", "nodes", "batch_size", "temperature", "block")
+    return dict(sorted(rows.items(), key=lambda item: [(item[1].get(a) is None, item[1].get(a) or 0) for a in axes]))
 
 
 def _table(path: Path, schema: pa.Schema) -> pa.Table:

@@ -6,7 +6,7 @@ from reports.aggregate import Analysis
 from reports.choose import Scenario, scenarios
 from reports.figures import SavedFigure
 from reports.frames import Stored
-from reports.sections import answer, method, provenance, status, tables
+from reports.sections import answer, front, method, provenance, status, tables
 
 TINY = (
     "> **This report demonstrates the method and says nothing about your GPU.** It was made with the tiny models that "
@@ -24,7 +24,7 @@ def render(stored: Stored, analysis: Analysis, figures: list[SavedFigure], built
     if any(str(model).startswith("tiny") for model in stored.cells["model"].dropna()):
         lines += [TINY, ""]
     lines += [f"Report built: {built}", "", *answer.counts(stored, analysis), ""]
-    lines += status.headline(stored)
+    lines += front.notes(stored, analysis)
     found = scenarios(analysis.frame)
     for scenario in found:
         lines += _scenario(scenario, analysis, figures, alone=len(found) == 1)

@@ -49,7 +49,9 @@ class VllmEngine:
             hybrid=target.attention == "hybrid",
         )
         flags = resolve(given, demands)
-        return flags if engine.url is None else {**flags, "attached": True}
+        if engine.url is None:
+            return flags
+        return dict.fromkeys(flags) | {"attached": True}  # what a running server was started with is not known
 
     def refuse(self, settings: Settings, strategy: str, shape: Shape, flags: dict[str, Any]) -> str | None:
         block_size = settings.model.dflash.block_size if settings.model.dflash else None
@@ -59,7 +61,7 @@ class VllmEngine:
         )
 
     def refuse_sampling(self, settings: Settings, strategy: str, temperature: float) -> str | None:
-        stock = strategy in ("dflash", "eagle") and settings.engine.url is None
+        stock = strategy in ("dflash", "eagle")
         return refusals.CPU_SAMPLING if stock and temperature > 0 and settings.engine.device == "cpu" else None
 
     def default_arms(self, settings: Settings) -> Shapes:

@@ -38,10 +38,10 @@ def run(config: Mapping[str, Any], run_id: str) -> dict[str, Any]:
     if shutil.which(python) is None:
         raise ConfigError("python", python, "the interpreter of an environment with vLLM and this project")
     folder = Path(config["folder"])
-    folder.mkdir(parents=True, exist_ok=True)
     if shard == "merge":
         target = merge(folder, Path(config["output"]))
         return {"evidence": str(target)}
+    folder.mkdir(parents=True, exist_ok=True)
     facts = machine_facts()
     path = folder / f"{shard}.json"
 

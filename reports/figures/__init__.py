@@ -35,7 +35,8 @@ def draw_scenario(
             prefix = f"{scenario.name}-" if scenario.name else ""
             path = folder / f"{_slug(prefix)}{drawing.name}.png"
             drawing.figure.savefig(path, dpi=144, metadata={"Software": None})
-            saved.append(SavedFigure(path, scenario.name, drawing.section, drawing.title, drawing.caption))
+            caption = drawing.caption + scenario.caveat
+            saved.append(SavedFigure(path, scenario.name, drawing.section, drawing.title, caption))
     return saved
 
 

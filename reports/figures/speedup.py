@@ -34,7 +34,7 @@ def against_batch_size(scenario: Scenario) -> Drawing | None:
     for axis, (baseline, words) in zip(axes, shown, strict=False):
         _panel(axis, lines, points, baseline)
         axis.set_title(f"Against {words}")
-        axis.set_xlabel("batch size (requests in flight)")
+        axis.set_xlabel(f"batch size ({'cap on ' if scenario.rate else ''}requests in flight)")
         axis.set_ylabel("speed-up (ratio of decode tokens/s per user)")
         powers_of_two(axis, scenario.batch_sizes)
         axis.set_ylim(bottom=0)

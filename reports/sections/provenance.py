@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from typing import Any
 
@@ -9,6 +10,8 @@ import yaml
 
 from reports.frames import Stored, records
 from reports.sections.text import clean, folded, table
+
+CLIENT_FLAGS = ("template", "thinking", "ignore_eos", "warmup_tokens", "request_rate")  # ours, whoever runs the server
 
 
 def section(stored: Stored) -> list[str]:
@@ -77,7 +80,20 @@ def _machine(environment: dict[str, Any]) -> Iterator[dict[str, str]]:
         yield {"What": "Source", "Value": f"commit {commit}{changed}"}
 
 
+def _flags(text: str) -> str:
+    """An arm's flags; of a server that was already running, those that nobody knows are named as such."""
+    flags = json.loads(text)
+    if not flags.get("attached"):
+        return text
+    known = {
+        name: "not known" if value is None and name not in CLIENT_FLAGS else value for name, value in flags.items()
+    }
+    return json.dumps(known, sort_keys=True, separators=(",", ":"))
+
+
 def _described(title: str, row: dict[str, Any]) -> str:
+    if title == "Flags":
+        return _flags(str(row["flags"]))
     values = {name: value for name, value in row.items() if clean(value) != clean(None)}
     if title in ("Sampling", "Workload"):
         return ", ".join(f"{name} {value}" for name, value in values.items())

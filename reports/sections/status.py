@@ -1,4 +1,4 @@
-"""What did not go as planned: cells that are not ok, points that could not be."""
+"""What did not go as planned: cells that are not ok, cells that were not run, points that could not be."""
 
 from __future__ import annotations
 
@@ -35,7 +35,9 @@ def section(stored: Stored, analysis: Analysis) -> list[str]:
         ]
         lines += ["Requests that ended in an error are left out of every number:", "", *table(rows), ""]
     lines += _notes(frame)
-    lines += ["## Dropped grid points", "", *_dropped(stored.dropped), ""]
+    if stored.not_run:
+        lines += ["## Planned cells that were not run", "", *_grouped(stored.not_run, "strategy", "Cells", "block"), ""]
+    lines += ["## Dropped grid points", "", *_grouped(stored.dropped, "reason", "Points", "strategy"), ""]
     unfinished = int(stored.cells["status"].isna().sum())
     if unfinished:
         lines += [
@@ -43,17 +45,6 @@ def section(stored: Stored, analysis: Analysis) -> list[str]:
             "",
         ]
     return [*lines, *(f"- {problem}" for problem in stored.problems), *([""] if stored.problems else [])]
-
-
-def headline(stored: Stored) -> list[str]:
-    """A line for the top of the page for each strategy of which nothing could be run, and why."""
-    cells = stored.cells
-    lines = []
-    for (engine, strategy), group in cells.groupby(["engine", "strategy"], sort=False):
-        if (group["status"] == "unsupported").all():
-            reasons = "; ".join(dict.fromkeys(str(reason) for reason in group["reason"].dropna()))
-            lines.append(f"> **{strategy} is unsupported on {engine}** and was not run as something else: {reasons}.")
-    return [line for each in lines for line in (each, "")]
 
 
 def _trouble(row: dict[str, Any]) -> dict[str, Any]:
@@ -78,17 +69,17 @@ def _notes(frame: Any) -> list[str]:
     return ["Comparisons that were not made, or need care:", "", *table(rows), ""]
 
 
-def _dropped(dropped: list[dict[str, Any]]) -> list[str]:
-    """Grid points that could not be, one row a reason."""
-    axes = ("strategy", "width", "depth", "nodes", "batch_size", "temperature")
-    reasons: dict[str, list[dict[str, Any]]] = {}
-    for point in dropped:
-        reasons.setdefault(str(point.get("reason")), []).append(point)
+def _grouped(points: list[dict[str, Any]], by: str, count: str, further: str) -> list[str]:
+    """Points one row a value of ``by``, with their number and the values that they have on each axis."""
+    axes = ("width", "depth", "nodes", "batch_size", "temperature")
+    groups: dict[str, list[dict[str, Any]]] = {}
+    for point in points:
+        groups.setdefault(str(point.get(by)), []).append(point)
     rows = []
-    for reason, points in sorted(reasons.items()):
-        row: dict[str, Any] = {"Reason": reason, "Points": str(len(points))}
-        for axis in axes:
-            values = dict.fromkeys("null" if point.get(axis) is None else str(point.get(axis)) for point in points)
+    for value, group in sorted(groups.items()):
+        row: dict[str, Any] = {by.capitalize(): value, count: str(len(group))}
+        for axis in (further, *axes):
+            values = dict.fromkeys("null" if point.get(axis) is None else str(point.get(axis)) for point in group)
             row[axis.replace("_", " ").capitalize()] = ", ".join(values)
         rows.append(row)
     return table(rows)

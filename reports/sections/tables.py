@@ -20,12 +20,13 @@ SAME = 0.005  # acceptance lengths this near, as a share, are called the same
 
 def best_by_batch(scenario: Scenario) -> list[str]:
     """The fastest strategy of each batch size with its hindsight-best shape, and the others below it."""
+    arrivals = _arrivals(scenario)
     rows = [
         {
             "Batch size": whole(row["batch_size"]),
             "Hindsight-best shape": row["label"],
             "Decode tokens/s per user": interval(row, "tokens_per_s_per_user", 1),
-            "Aggregate tokens/s": interval(row, "tokens_per_s", 1),
+            f"Aggregate tokens/s{arrivals}": interval(row, "tokens_per_s", 1),
             "x autoregressive": interval(row, "speedup_vs_autoregressive"),
             "x chain": interval(row, "speedup_vs_dflash"),
             "Against chain": verdict(row, "speedup_vs_dflash"),
@@ -78,7 +79,7 @@ def all_results(scenario: Scenario) -> list[str]:
     """Every point, a table a batch size, in the order of strategy and shape."""
     lines: list[str] = []
     for size in scenario.batch_sizes:
-        rows = [_result(row) for row in records(scenario.at(size))]
+        rows = [_result(row, _arrivals(scenario)) for row in records(scenario.at(size))]
         lines += [*folded(f"Batch size {size}: {len(rows)} points", table(rows)), ""]
     return [
         *lines,
@@ -111,12 +112,17 @@ def conventions(scenario: Scenario, analysis: Analysis) -> list[str]:
     ]
 
 
-def _result(row: Row) -> dict[str, str]:
+def _arrivals(scenario: Scenario) -> str:
+    """Marks aggregate tokens/s where it follows the arrivals of an open loop."""
+    return "" if scenario.rate is None else " (set by arrivals)"
+
+
+def _result(row: Row, arrivals: str) -> dict[str, str]:
     return {
         "Arm": row["label"],
         "Acceptance length": interval(row, "acceptance_length"),
         "Tokens/s per user": interval(row, "tokens_per_s_per_user", 1),
-        "Tokens/s": interval(row, "tokens_per_s", 1),
+        f"Tokens/s{arrivals}": interval(row, "tokens_per_s", 1),
         "x autoregressive": interval(row, "speedup_vs_autoregressive"),
         "x chain": interval(row, "speedup_vs_dflash"),
         "Round (ms)": number(row["step_ms"]),

@@ -98,8 +98,12 @@ def resolve(given: VllmFlags, demands: Demands) -> dict[str, Any]:
 
 
 def reserve(most_drafted: int) -> int:
-    """Tokens of the context that a request may not fill: a round near the limit would go without a draft."""
-    return most_drafted + 2 if most_drafted else 0
+    """Tokens of the context that a request may not fill.
+
+    vLLM drafts only while the sequence, the drafts under way counted as accepted, has room for as many again and the
+    bonus token. Else it schedules tokens that nobody drafted, for every sequence of the batch, and counts a round.
+    """
+    return 2 * most_drafted + 2 if most_drafted else 0
 
 
 def cache_gib(seqs: int, tokens: int, token_bytes: int) -> float:
@@ -133,5 +137,7 @@ def _check(given: VllmFlags, demands: Demands, cpu: bool) -> None:
         raise ConfigError("engine.flags.model_runner", "V2", "V1 on the CPU: vLLM's V2 runner needs a GPU")
     if given.cuda_graphs:
         raise ConfigError("engine.flags.cuda_graphs", True, "false or null on the CPU")
+    if given.async_scheduling:
+        raise ConfigError("engine.flags.async_scheduling", True, "false on the CPU, where vLLM switches it off")
     if given.block_size is not None and given.block_size % 32:
         raise ConfigError("engine.flags.block_size", given.block_size, "a multiple of 32 on the CPU, or null")

@@ -1,4 +1,4 @@
-"""Whether a measured cell is to be trusted: what the responses say against the server's own totals."""
+"""Whether a measured cell is to be trusted: the responses against the server's own totals, and their clocks."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from ddbench.records import Status
 from runners.client import Completion
 from runners.vllm.counts import Tally
+from runners.vllm.joined import find_joined
 from runners.vllm.metrics import SpecCounters
 
 
@@ -22,15 +23,17 @@ class Expected:
 def judge(
     expected: Expected, completions: Sequence[Completion], tally: Tally, totals: SpecCounters
 ) -> tuple[Status, str | None]:
-    """Status and reason of a cell: failed, suspect with the numbers, or ok."""
+    """Status and reason of a cell: failed, suspect with the numbers, or ok. A request that failed fails the cell."""
     errors = [each.error for each in completions if each.error]
     if errors:
         return "failed", f"{len(errors)} of {len(completions)} requests failed: {errors[0]}"
-    if not expected.drafted:
-        return ("failed", f"the server speculated: {totals.drafts} drafts counted") if totals.drafts else ("ok", None)
-    if totals.drafts == 0 and any(len(each.token_ids) > 1 for each in completions):
+    if not expected.drafted and totals.drafts:
+        return "failed", f"the server speculated: {totals.drafts} drafts counted"
+    if expected.drafted and totals.drafts == 0 and any(len(each.token_ids) > 1 for each in completions):
         return "failed", "no draft was counted: speculation was not active"
-    problems = [*_differences(tally, totals), *_shape(expected, totals), *_plain(tally)]
+    problems = [*_differences(tally, totals), *_shape(expected, totals), *_plain(tally)] if expected.drafted else []
+    late = find_joined(expected.drafted, completions, tally).problem
+    problems += [late] if late is not None else []
     return ("suspect", "; ".join(problems)) if problems else ("ok", None)
 
 

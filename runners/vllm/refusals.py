@@ -65,6 +65,8 @@ def _ddtree(asked: Asked) -> str | None:
         return "the plug-in runs full attention only: siblings of a tree would share a hybrid's recurrent state"
     if asked.nodes is not None and asked.nodes > MOST_NODES:
         return f"nodes {asked.nodes} > {MOST_NODES}: the tree attention takes {MOST_NODES + 1} rows a sequence"
+    if flags.get("attached"):
+        return None  # its settings are not known
     rules = (
         (flags["model_runner"] != "V1", "the plug-in is for vLLM's V1 model runner", "model_runner"),
         (flags["tensor_parallel"] > 1, "the plug-in runs on one GPU in this version", "tensor_parallel"),

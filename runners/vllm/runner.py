@@ -16,6 +16,7 @@ from ddbench.records import Cell
 from runners.base import CellJob, CellOutcome, EngineFailure, ServerSpec
 from runners.engine_log import LogWatch
 from runners.load import ClosedLoop, LoadResult, OpenLoop, run_load
+from runners.ports import claim_port
 from runners.prompts import Tokenized, lengths
 from runners.server import Server
 from runners.tables import write_rows
@@ -50,6 +51,8 @@ class VllmRunner:
 
     def start(self) -> dict[str, Any]:
         self.stop()
+        if self.options.url is None:
+            claim_port(self.options.port)  # nothing holds it until a server starts, which then looks again
         environment, able, facts = self._look()
         self._scratch = Path(tempfile.mkdtemp(prefix="ddbench-vllm-"))
         try:

@@ -125,6 +125,8 @@ def test_another_plan_under_the_same_id_keeps_the_union(ddbench: Any, swept: Any
     assert f"{CELLS} cells of an earlier plan of this run are kept" in more.err
     assert more.summary["cells"]["ok"] == CELLS + 1
     assert (folder / "config-1.yaml").is_file()
+    assert len(list((folder / "planned").iterdir())) == 2
+    assert "planned cells" not in (folder / "report.md").read_text()
 
 
 def test_report_alone_gives_the_same_report(ddbench: Any, swept: Any) -> None:
@@ -181,6 +183,11 @@ def test_a_signal_ends_in_good_order(ddbench: Any, number: signal.Signals, code:
     assert 3 <= summary["cells"]["ok"] == count_cells(folder) < CELLS
     assert Path(summary["report"]).is_file()
     assert f"run_id={number.name} does the rest" in err
+    missing = f"{CELLS - count_cells(folder)} of {CELLS} planned cells were not run: "
+    assert missing in (folder / "report.md").read_text().partition("## ")[0]
+    again = ddbench.bare("experiment=report", f"run={folder}", "tracking=none", "report.figures=false")
+    assert again.code == 0, again.err
+    assert missing in (folder / "report.md").read_text()
     wait_for(lambda: not any(child.is_running() and child.status() != psutil.STATUS_ZOMBIE for child in children), 10)
 
 

@@ -13,6 +13,7 @@ import shutil
 import signal
 import time
 import urllib.request
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
@@ -61,7 +62,7 @@ def both(ddbench_line: Any, overrides: list[str]) -> tuple[Any, Any]:
     """The frames of one grid on both engines."""
     served = ddbench_line.run("run_id=vllm", *overrides, *on_vllm())
     assert served.code == 0, served.err
-    assert served.summary["cells"] == {"ok": 6, "unsupported": 2, "failed": 0, "suspect": 0}
+    assert_cells(served.summary, measured=6, unsupported=2)
     built_in = ddbench_line.run("run_id=reference", *overrides)
     assert built_in.code == 0, built_in.err
     return ddbench.load(served.summary["run"]), ddbench.load(built_in.summary["run"])
@@ -70,6 +71,17 @@ def both(ddbench_line: Any, overrides: list[str]) -> tuple[Any, Any]:
 @pytest.fixture(scope="module")
 def ddbench_line(make_command_line: Any) -> Any:
     return make_command_line()
+
+
+def assert_cells(summary: dict[str, Any], measured: int, unsupported: int = 0, failed: int = 0) -> None:
+    """How many cells of a run became what. On busy cores a measured one may be suspect, but for its clocks alone."""
+    suspect = summary["cells"]["suspect"]
+    wanted = {"ok": measured - suspect, "unsupported": unsupported, "failed": failed, "suspect": suspect}
+    assert summary["cells"] == wanted
+    states = [json.loads(path.read_text()) for path in Path(summary["run"]).glob("cells/*/status.json")]
+    reasons = [state["reason"] for state in states if state["status"] == "suspect"]
+    assert len(reasons) == suspect
+    assert all(re.fullmatch(r"joined stream events: [^;]*; clocks of [^;]*", reason) for reason in reasons), reasons
 
 
 def by_request(frames: Any) -> pd.DataFrame:
@@ -96,7 +108,8 @@ def test_results_agree_and_the_unsupported_is_named_first(both: tuple[Any, Any])
     for name in ("acceptance_length", "acceptance_length_unclipped", "accepted_per_round", "node_efficiency"):
         ours, theirs = served[name].dropna(), built_in[name].dropna()
         assert ours.to_dict() == theirs.loc[ours.index].to_dict()
-    measured = served[served["status"] == "ok"]
+    measured = served[served["status"].isin(("ok", "suspect"))]
+    assert len(measured) == 6
     assert (measured["lossless_share"] == 1.0).all()
     assert (measured["ttft_ms"] > 0).all()
     assert (measured["peak_memory_gib"] > 0.5).all()
@@ -137,7 +150,7 @@ def test_the_tree_counts_as_the_reference_engine_does(ddbench_line: Any, overrid
     ]
     for each in ended:
         assert each.code == 0, each.err
-        assert each.summary["cells"] == {"ok": 2, "unsupported": 0, "failed": 0, "suspect": 0}
+        assert_cells(each.summary, measured=2)
     served, built_in = (by_request(ddbench.load(each.summary["run"])) for each in ended)
     for name in (*COUNTED, "output_token_ids", "accept_histogram"):
         assert served[name].tolist() == built_in.loc[served.index, name].tolist(), name
@@ -158,7 +171,7 @@ def test_a_server_killed_in_a_cell_fails_that_cell_alone(ddbench_line: Any, over
         process.kill()
     assert process.returncode == 1, err
     summary = json.loads(out.splitlines()[-1])
-    assert summary["cells"] == {"ok": 1, "unsupported": 0, "failed": 1, "suspect": 0}
+    assert_cells(summary, measured=1, failed=1)
     statuses = {path.parent: json.loads(path.read_text()) for path in folder.glob("cells/*/status.json")}
     (failed,) = (place for place, status in statuses.items() if status["status"] == "failed")
     assert "the vLLM server died" in statuses[failed]["reason"]

@@ -20,6 +20,12 @@ def test_paths_leave_the_spine(engines: EngineHost, nodes: int, least: float) ->
     assert branched(outcome) >= least * len(outcome.trace)
 
 
+@pytest.mark.parametrize("nodes", BUDGETS)
+def test_the_cache_has_room_for_the_drafters_block(engines: EngineHost, nodes: int) -> None:
+    outcome = engines.run(Job("tree", (MIXED_4, MIXED_1), nodes=nodes))[MIXED_4.name]
+    assert outcome.lookahead == max(nodes, 15) + 1  # the block of the shipped drafter: an anchor and 15 masks
+
+
 @pytest.mark.parametrize("name", [MIXED_4.name, MIXED_1.name])
 @pytest.mark.parametrize("nodes", BUDGETS)
 def test_the_trace_is_what_the_engine_counts(engines: EngineHost, nodes: int, name: str) -> None:

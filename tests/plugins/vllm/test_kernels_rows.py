@@ -14,6 +14,7 @@ from kernel_cases import DEVICES, batch, choices_along, copy_of, either_layout, 
 from ddbench.plugins.vllm import torch_ops
 from ddbench.plugins.vllm.kernels import ops
 from ddbench.plugins.vllm.kernels.kv_table import KVTable
+from ddbench.plugins.vllm.state import TreeState
 
 NODES = [1, 7, 16, 48, 127]
 DTYPES = [torch.bfloat16, torch.float32]
@@ -68,6 +69,21 @@ def test_the_walk(device: str, nodes: int, dtype: torch.dtype) -> None:
             assert (state.path[case.rows :] == 55).all()
         accepted += int((case.state.path[: case.rows] > 0).sum())
     assert accepted > 0
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("depth", [1, 12, 13, 15, 16])
+def test_the_walk_goes_as_deep_as_a_tree_can(device: str, depth: int) -> None:
+    on_device(device)
+    state = TreeState(2, 20, torch.device(device))
+    line = torch.arange(1, depth + 1, dtype=torch.int32)
+    state.tokens[0, :depth], state.parents[0, :depth] = line.to(device), (line - 1).to(device)
+    state.row_slot[0], state.row_drafts[0] = 0, depth
+    choices = torch.arange(1, depth + 2).to(device)
+    emitted = torch.empty(1, depth + 1, dtype=torch.int32, device=device)
+    ops.walk(state, 1, choices, torch.tensor([depth + 1], dtype=torch.int32, device=device), emitted)
+    assert emitted[0].tolist() == list(range(1, depth + 2))
+    assert state.path[0, : depth + 1].tolist() == list(range(depth + 1))
 
 
 @pytest.mark.parametrize("device", DEVICES)

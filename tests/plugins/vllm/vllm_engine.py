@@ -68,6 +68,7 @@ class Watch:
     def __init__(self, llm: LLM) -> None:
         self.skipped, self.most = 0, 0
         scheduler = llm.llm_engine.engine_core.engine_core.scheduler
+        self.lookahead = int(scheduler.num_lookahead_tokens)
         decide = scheduler.schedule
 
         def schedule(*args: Any, **kwargs: Any) -> Any:
@@ -98,6 +99,7 @@ def run_case(llm: LLM, watch: Watch, case: dict[str, Any], trace: Path) -> dict[
         "trace": [traced(line) for line in trace.read_text().splitlines()[lines:]],
         "skipped": watch.skipped,
         "most": watch.most,
+        "lookahead": watch.lookahead,
     }
 
 

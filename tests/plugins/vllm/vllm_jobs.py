@@ -89,6 +89,7 @@ class Outcome:
     trace: tuple[Line, ...]
     skipped: int
     most: int
+    lookahead: int
 
     @property
     def token_ids(self) -> list[Tokens | None]:

@@ -37,7 +37,7 @@ def test_every_sequence_can_verify_at_once_whatever_the_version_takes_off() -> N
             left = batched_tokens(seqs, drafted) - max(drafted - 1, 0) * seqs  # what vLLM 0.26 leaves
             assert left >= seqs * (drafted + 1) + 2048
     assert cache_gib(1, 1, 1) == 0.25
-    assert (reserve(0), reserve(64)) == (0, 66)
+    assert (reserve(0), reserve(64)) == (0, 130)
 
 
 @pytest.mark.parametrize(
@@ -46,6 +46,7 @@ def test_every_sequence_can_verify_at_once_whatever_the_version_takes_off() -> N
         ({"attention_backend": "FLASH_ATTN"}, CPU, "attention_backend"),
         ({"model_runner": "V2"}, CPU, "model_runner"),
         ({"cuda_graphs": True}, CPU, "cuda_graphs"),
+        ({"async_scheduling": True}, CPU, "async_scheduling"),
         ({"block_size": 16}, CPU, "block_size"),
         ({"max_num_seqs": 4}, GPU, "max_num_seqs"),
         ({"async_scheduling": None}, GPU, "async_scheduling"),

@@ -1,0 +1,111 @@
+"""The runner with real processes in the engine's place: what it asks of a server, and what it makes of the answers."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+from arms import CPU, GIVEN, arm
+from stand_in import TOKENS, cell, spec, write_stand_in
+
+from ddbench.errors import ConfigError
+from ddbench.records import Cell
+from runners.base import CellJob, CellOutcome, ServerSpec
+from runners.ports import claim_port, free_port
+from runners.vllm.runner import VllmRunner
+
+REGISTERED = "(Worker pid=1) ddbench: DDTree plug-in for vLLM 0.32.0 registered: nodes 7"
+COMPLETION, RESET = "POST /v1/completions", "POST /reset_prefix_cache"
+MEASURED = 3 * 2  # prompts and repeats
+
+
+@contextmanager
+def started(given: ServerSpec) -> Iterator[VllmRunner]:
+    runner = VllmRunner(given)
+    try:
+        runner.start()
+        yield runner
+    finally:
+        runner.stop()
+
+
+def measure(runner: VllmRunner, folder: Path, measured: Cell) -> tuple[CellOutcome, list[str]]:
+    """The outcome of a cell, and the requests to its server in their order."""
+    folder.mkdir()
+    outcome = runner.run_cell(CellJob(measured, folder, 2), lambda done, total: None)
+    lines = (folder / "server.log").read_text().splitlines()
+    return outcome, [line for line in lines if line.startswith("POST")]
+
+
+def test_a_tree_server_without_the_plug_ins_line_is_not_measured(tmp_path: Path) -> None:
+    made = cell(arm("ddtree", demands=CPU))
+    with started(spec(write_stand_in(tmp_path, says="Application startup complete."), "ddtree")) as runner:
+        for name in ("first", "again"):
+            outcome, asked = measure(runner, tmp_path / name, made)
+            assert (outcome.status, asked) == ("failed", [])
+            assert outcome.reason == "the DDTree plug-in did not register itself in the server"
+            assert runner._serving is not None
+            assert runner._serving._server is None
+        assert "startup complete" not in (tmp_path / "again" / "server.log").read_text()  # not tried a second time
+
+
+def test_a_tree_server_with_the_plug_ins_line_is_measured(tmp_path: Path) -> None:
+    with started(spec(write_stand_in(tmp_path, says=REGISTERED), "ddtree")) as runner:
+        outcome, asked = measure(runner, tmp_path / "cell", cell(arm("ddtree", demands=CPU)))
+    assert len(asked) > MEASURED
+    assert (outcome.status, outcome.reason) == ("failed", "no draft was counted: speculation was not active")
+
+
+def test_the_prefix_cache_is_emptied_between_warm_up_and_each_cell(tmp_path: Path) -> None:
+    cached = arm("autoregressive", replace(GIVEN, prefix_cache=True), CPU)
+    with started(spec(write_stand_in(tmp_path))) as runner:
+        for block in range(2):
+            outcome, asked = measure(runner, tmp_path / f"cell-{block}", cell(cached, block))
+            assert outcome.status != "failed", outcome.reason
+            assert asked.count(RESET) == 1
+            assert asked[asked.index(RESET) + 1 :] == [COMPLETION] * MEASURED
+            assert asked.index(RESET) >= 2  # passes of the warm-up
+        outcome, asked = measure(runner, tmp_path / "without", cell(arm("autoregressive", demands=CPU)))
+        assert outcome.status != "failed", outcome.reason
+        assert RESET not in asked
+
+
+def test_a_server_that_joins_its_events_makes_the_cell_suspect(tmp_path: Path) -> None:
+    with started(spec(write_stand_in(tmp_path, event_tokens=TOKENS))) as runner:
+        outcome, _ = measure(runner, tmp_path / "cell", cell(arm("autoregressive", demands=CPU)))
+    assert (outcome.status, outcome.reason) == (
+        "suspect",
+        "joined stream events: 30 of 36 steps, 6 first tokens; clocks of 6 of 6 requests are not to be trusted",
+    )
+    rows = pq.read_table(tmp_path / "cell" / "requests.parquet").to_pylist()
+    assert [row["output_tokens"] for row in rows] == [TOKENS] * MEASURED  # what is certain is kept
+
+
+def test_a_port_that_cannot_be_is_refused_before_anything_starts() -> None:
+    nowhere = "/no/such/interpreter"
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        with pytest.raises(ConfigError, match=rf"engine\.port={port}: .*it is taken"):
+            VllmRunner(spec(nowhere, port=port)).start()
+    for port in (0, 65536, -1):
+        with pytest.raises(ConfigError, match=rf"engine\.port={port}: .*1 to 65535"):
+            VllmRunner(spec(nowhere, port=port)).start()
+    with pytest.raises(ConfigError, match=r"engine\.url"):  # starts none: the port does not matter
+        VllmRunner(spec(nowhere, port=0, url="http://127.0.0.1:9")).start()
+
+
+def test_a_port_that_is_free_stays_free_for_the_server(tmp_path: Path) -> None:
+    port = free_port()
+    with started(spec(write_stand_in(tmp_path), port=port)) as runner:
+        assert claim_port(port) == port
+        outcome, asked = measure(runner, tmp_path / "cell", cell(arm("autoregressive", demands=CPU)))
+        assert outcome.status != "failed", outcome.reason
+        assert COMPLETION in asked
+        runner.start()  # again, while a server of ours holds it
