@@ -3,7 +3,8 @@
 One run is one folder; one cell is one folder in it::
 
     outputs/<experiment>/<run_id>/
-        config.yaml  environment.json  results.parquet  results.csv  report.md  figures/*.png
+        config.yaml  environment.json  planned/*.json  dropped.json
+        results.parquet  results.csv  report.md  figures/*.png
         cells/<cell_id>/{cell.yaml, status.json, requests.parquet, rounds.parquet, telemetry.parquet, server.log}
 """
 

@@ -13,6 +13,7 @@ import shutil
 import signal
 import time
 import urllib.request
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -186,16 +187,23 @@ def kill_engine_while_it_measures(pid: int) -> None:
         family = psutil.Process(pid).children(recursive=True)
         numbers = [metrics(port) for port in ports(family)]
         if any(each.get("num_requests_running", 0) > 0 and each["generation_tokens_total"] > 300 for each in numbers):
-            (engine,) = (each for each in family if "EngineCore" in " ".join([each.name(), *each.cmdline()]))
+            (engine,) = (each for each in family if "EngineCore" in " ".join(words(each)))
             engine.send_signal(signal.SIGKILL)
             return
         time.sleep(0.2)
     raise AssertionError("no engine came up")
 
 
+def words(process: psutil.Process) -> list[str]:
+    """Name and command line of a process; nothing of one that has ended meanwhile."""
+    with suppress(psutil.Error):
+        return [process.name(), *process.cmdline()]
+    return []
+
+
 def ports(family: list[psutil.Process]) -> set[str]:
     """The port of the server, as its command line says."""
-    lines = [process.cmdline() for process in family]
+    lines = [words(process) for process in family]
     return {line[line.index("--port") + 1] for line in lines if "--port" in line}
 
 

@@ -8,6 +8,7 @@ A program of its own: a process that interprets kernels cannot compile them.
 from __future__ import annotations
 
 import json
+import multiprocessing
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -96,25 +97,40 @@ STRIDES += ("lp_row", "lp_level", "lp_rank", "id_row", "id_level", "id_rank", "e
 STRIDES += ("hidden_row", "stride_block", "stride_head", "stride_slot", "logits_row")
 
 
+def compiled(case: Case, target: GPUTarget) -> int:
+    """Bytes of shared memory of a block of the compiled kernel."""
+    _, kernel, types, constants, launch = case
+    counts = {"tokens", "slots"} if kernel in (attention.attend, attention.merge) else set()
+    number = {*NUMBERS, *STRIDES, *counts}
+    signature, attributes = {}, {}
+    for at, argument in enumerate(kernel.arg_names):
+        if argument in constants:
+            signature[argument] = "constexpr"
+        elif argument in types:
+            signature[argument] = types[argument]
+        else:
+            signature[argument] = "i32" if argument in number else "*i32"
+        if signature[argument].startswith("*") or argument in STRIDES:
+            attributes[(at,)] = [["tt.divisibility", 16]]  # as real launches have them
+    source = ASTSource(fn=kernel, signature=signature, constexprs=constants, attrs=attributes)
+    return int(triton.compile(source, target=target, options=launch).metadata.shared)
+
+
+PLAN: dict[str, Any] = {}  # of this process and its forks
+
+
+def compile_one(index: int) -> int:
+    return compiled(PLAN["cases"][index], PLAN["target"])
+
+
 def main() -> None:
     target = GPUTarget("cuda", int(sys.argv[1]), 32)
-    found: dict[str, int] = {}
-    for name, kernel, types, constants, launch in (*attention_cases(int(sys.argv[2])), *other_cases()):
-        counts = {"tokens", "slots"} if kernel in (attention.attend, attention.merge) else set()
-        number = {*NUMBERS, *STRIDES, *counts}
-        signature, attributes = {}, {}
-        for at, argument in enumerate(kernel.arg_names):
-            if argument in constants:
-                signature[argument] = "constexpr"
-            elif argument in types:
-                signature[argument] = types[argument]
-            else:
-                signature[argument] = "i32" if argument in number else "*i32"
-            if signature[argument].startswith("*") or argument in STRIDES:
-                attributes[(at,)] = [["tt.divisibility", 16]]  # as real launches have them
-        source = ASTSource(fn=kernel, signature=signature, constexprs=constants, attrs=attributes)
-        found[name] = triton.compile(source, target=target, options=launch).metadata.shared
-    sys.stdout.write(json.dumps(found))
+    cases = [*attention_cases(int(sys.argv[2])), *other_cases()]
+
+    PLAN.update(cases=cases, target=target)
+    with multiprocessing.get_context("fork").Pool() as pool:  # kernels cannot be pickled: a fork has them
+        shared = pool.map(compile_one, range(len(cases)), chunksize=1)
+    sys.stdout.write(json.dumps({case[0]: used for case, used in zip(cases, shared, strict=True)}))
 
 
 if __name__ == "__main__":
