@@ -9,6 +9,10 @@ from typing import Any
 from ddbench.errors import ConfigError
 
 Shards = dict[str, dict[str, Any]]
+NOTES = (
+    "One machine a shard. A figure is null where its repeats lie more than a quarter from their median, or where the "
+    "shard that measures it is missing. round_ms: Qwen3-8B dimensions, random weights, 256-token prompts."
+)
 LOOSE = 0.25  # a median whose repeats lie further from it than this share says nothing
 
 
@@ -31,7 +35,7 @@ def merge(folder: Path, output: Path) -> Path:
         "driver": on_gpu["driver"],
         "versions": on_gpu["versions"],
         "measured": measured,
-        "notes": {name: one.get("notes") for name, one in records.items() if one.get("notes")},
+        "notes": NOTES,
         "shards": shards,
     }
     output.parent.mkdir(parents=True, exist_ok=True)
