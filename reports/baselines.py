@@ -14,6 +14,7 @@ import numpy as np
 import pandas as pd
 
 from ddbench import metrics
+from reports.frames import flag
 from reports.statistics import NOTHING, Estimate, bootstrap, cluster_sums, ratio_of_replicates
 
 if TYPE_CHECKING:
@@ -61,7 +62,7 @@ def find(point: Point, points: list[Point], strategy: str) -> tuple[Point | None
         return chosen, None
     if chosen.row["status"] != "ok":
         return chosen, f"the {strategy} arm is {chosen.row['status']}"
-    unknown = json.loads(point.row["flags"]).get("attached")
+    unknown = flag(point.row["flags"], "attached")
     return chosen, f"attached servers: that the {strategy} arm has the same flags is not known" if unknown else None
 
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ddbench.errors import ConfigError
+from ddbench.plugins.vllm.options import MOST_NODES
 from ddbench.records import Arm
 from experiments.engines.base import Engine, Shapes
 from experiments.estimate import cache_bytes_per_token
@@ -106,7 +107,7 @@ def most_drafted(settings: Settings, shapes: Shapes) -> int:
 def drafted(strategy: str, shape: Shape) -> int:
     """Tokens that a sequence drafts in a round, 0 for a shape that vLLM cannot run."""
     if strategy == "ddtree":
-        return shape.nodes if shape.nodes and shape.nodes <= refusals.MOST_NODES else 0
+        return shape.nodes if shape.nodes and shape.nodes <= MOST_NODES else 0
     if strategy == "eagle":
         return shape.depth or 0 if shape.width == 1 and shape.nodes == shape.depth else 0
     return shape.depth or 0

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-PLUGIN = "ddbench.plugins.vllm"
+from ddbench.plugins.vllm.refusals import SCHEDULERS, WORKER
 
 
 @dataclass(frozen=True)
@@ -78,10 +78,9 @@ def arguments(arm: Arm, pair: Pair, batches: list[int]) -> dict[str, Any]:
         if not arm.stock:
             settings["speculative_config"]["attention_backend"] = "TRITON_ATTN"
     if arm.tree is not None:
-        scheduler = "DDTreeAsyncScheduler" if arm.asynchronous else "DDTreeScheduler"
         settings |= {
-            "worker_cls": f"{PLUGIN}.worker.DDTreeWorker",
-            "scheduler_cls": f"{PLUGIN}.scheduler.{scheduler}",
+            "worker_cls": WORKER,
+            "scheduler_cls": SCHEDULERS[arm.asynchronous],
             "additional_config": {"ddbench": arm.tree},
         }
     return settings

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ddbench.metrics import lossless_share
 from experiments.vllm_evidence.fleet import Engine
 
 # Fixed before any run. The target's logits are bfloat16 numbers of size 8 to 32, whose neighbours lie 1/16 to 1/8
@@ -24,7 +25,9 @@ class Difference:
 
 def identity_share(tokens: Sequence[Sequence[int]], reference: Sequence[Sequence[int]]) -> float:
     """Share of prompts whose output equals the reference's, token for token."""
-    return sum(list(a) == list(b) for a, b in zip(tokens, reference, strict=True)) / len(reference)
+    share = lossless_share(dict(enumerate(tokens)), dict(enumerate(reference)))
+    assert share is not None
+    return share
 
 
 def ledger(

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from pathlib import Path
 from typing import Any
 
 from ddbench.decoding import Generation, Request, Sampling, Strategy, decode, load_pair
+from runners.tables import histogram
 
 
 def decode_all(assets: Path, prompts: list[list[int]], length: int, device: str) -> dict[str, dict[str, Any]]:
@@ -27,11 +27,9 @@ def decode_all(assets: Path, prompts: list[list[int]], length: int, device: str)
 
 
 def _record(generations: list[Generation]) -> dict[str, Any]:
-    accepted = Counter(round.accepted_raw for generation in generations for round in generation.rounds)
-    rounds = sum(accepted.values())
-    total = sum(value * count for value, count in accepted.items())
+    accepted = [round.accepted_raw for generation in generations for round in generation.rounds]
     return {
         "tokens": [list(generation.output_token_ids) for generation in generations],
-        "histogram": [accepted[value] for value in range(max(accepted, default=-1) + 1)],
-        "acceptance_length": 1 + total / rounds if rounds else None,
+        "histogram": histogram(accepted),
+        "acceptance_length": 1 + sum(accepted) / len(accepted) if accepted else None,
     }

@@ -20,7 +20,7 @@ from experiments.vllm_evidence import rounds, tiny
 from experiments.vllm_evidence.dummy_models import write_dummy_pair
 from experiments.vllm_evidence.merge import merge
 from experiments.vllm_evidence.reference import decode_all
-from experiments.workload import asset_path
+from experiments.workload import asset_path, read_prompts
 from runners.machine import machine_facts
 
 SHARDS = ("tiny_float32", "tiny_bfloat16", "rounds", "kernels", "profile", "reference", "merge")
@@ -105,5 +105,5 @@ def _prompts(assets: Path) -> list[list[int]]:
     from tokenizers import Tokenizer
 
     tokenizer = Tokenizer.from_file(str(assets / "target" / "tokenizer.json"))
-    lines = (assets / "prompts.jsonl").read_text(encoding="utf-8").splitlines()
-    return [tokenizer.encode(json.loads(line)["turns"][0]).ids for line in lines]
+    prompts = read_prompts("workload.path", str(assets / "prompts.jsonl"))
+    return [tokenizer.encode(prompt.turns[0]).ids for prompt in prompts]

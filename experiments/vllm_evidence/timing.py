@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from experiments.vllm_evidence.fleet import Engine
+from runners.vllm.metrics import SpecCounters
 
 ROUNDS = 40
 FIRST = 6  # steps that are not counted
@@ -55,12 +56,7 @@ def acceptance_length(counters: dict[str, float]) -> float | None:
 
 def histogram(counters: dict[str, float]) -> list[int]:
     """[a] = rounds that accepted a tokens, from vLLM's counts by position."""
+    places = {int(name.removeprefix("position_")): int(n) for name, n in counters.items() if "position_" in name}
+    by_position = tuple(places[place] for place in sorted(places))
     drafts = int(counters.get("spec_decode_num_drafts", 0))
-    places = sorted(
-        (int(name.removeprefix("position_")), int(n)) for name, n in counters.items() if "position_" in name
-    )
-    reached = [drafts, *(count for _, count in places), 0]
-    counts = [reached[i] - reached[i + 1] for i in range(len(reached) - 1)]
-    while len(counts) > 1 and counts[-1] == 0:
-        counts.pop()
-    return counts
+    return SpecCounters(drafts, by_position=by_position).histogram or [0]

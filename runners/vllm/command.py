@@ -12,13 +12,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from ddbench.plugins.vllm.refusals import SCHEDULERS, WORKER
 from ddbench.records import Arm
 from runners.base import ModelFiles
 from runners.vllm.flags import DEFAULT, VllmFlags
 from runners.vllm.versions import Capabilities
 
 SERVED_NAME = "ddbench"
-PLUGIN = "ddbench.plugins.vllm"
 UNSET = {"VLLM_USE_V2_MODEL_RUNNER": None, "VLLM_ATTENTION_BACKEND": None}
 RUNNER = {"V1": "0", "V2": "1"}
 
@@ -133,7 +133,6 @@ def _speculation(arm: Arm, model: ModelFiles, flags: VllmFlags, drafted: int, cp
 
 
 def _plugin(arm: Arm, flags: VllmFlags) -> list[str]:
-    scheduler = "DDTreeAsyncScheduler" if flags.async_scheduling else "DDTreeScheduler"
     shape = {
         "width": arm.width,
         "depth": arm.depth,
@@ -141,7 +140,7 @@ def _plugin(arm: Arm, flags: VllmFlags) -> list[str]:
         "force_spine": arm.force_spine,
     }
     return [
-        *("--worker-cls", f"{PLUGIN}.worker.DDTreeWorker", "--scheduler-cls", f"{PLUGIN}.scheduler.{scheduler}"),
+        *("--worker-cls", WORKER, "--scheduler-cls", SCHEDULERS[bool(flags.async_scheduling)]),
         *("--additional-config", json.dumps({"ddbench": shape})),
     ]
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from runners import tables
 from runners.client import Completion
 from runners.completions import Speculation
 from runners.vllm.metrics import SpecCounters
@@ -133,15 +134,12 @@ def deal(kept: Sequence[int], histogram: Sequence[int]) -> list[int] | None:
 def _chunked(chunks: Sequence[int], last_raw: int, drafted: int) -> RequestCounts:
     rounds = [RoundCount(drafted, tokens - 1, tokens - 1, tokens) for tokens in chunks]
     rounds[-1] = RoundCount(drafted, min(last_raw, chunks[-1]), last_raw, chunks[-1])
-    histogram = [0] * (max(each.accepted_raw for each in rounds) + 1)
-    for each in rounds:
-        histogram[each.accepted_raw] += 1
     return RequestCounts(
         rounds=len(rounds),
         drafted=drafted * len(rounds),
         accepted=sum(each.accepted for each in rounds),
         accepted_raw=sum(each.accepted_raw for each in rounds),
-        histogram=tuple(histogram),
+        histogram=tuple(tables.histogram([each.accepted_raw for each in rounds])),
         by_round=tuple(rounds),
     )
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from ddbench.plugins.vllm.options import MOST_NODES
 from runners.vllm.flags import DEFAULT
 
-MOST_NODES = 127  # of a tree: the root and its nodes are 128 rows of a verify pass
 EAGLE_TREES = (
     "vLLM has no EAGLE trees since 0.21 (and had no tree verification before); its drafter cannot be expanded through "
     "a plug-in door. A chain is width 1 with nodes = depth"

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ddbench.records import Arm, content_hash
+from runners import engine_log
 from runners.base import EngineFailure, ModelFiles, ServerSpec
 from runners.server import Server, ServerCommand
 from runners.vllm import attached, plugin_log
@@ -65,7 +66,7 @@ class Serving:
         """Appends what the server has written since the last cell to ``server.log`` of this one."""
         if self.log is None or not self.log.exists():
             return
-        data = self.log.read_bytes()[self._mark :]
+        data = engine_log.read_part(self.log, self._mark)
         self._mark += len(data)
         with (folder / "server.log").open("ab") as stream:
             stream.write(data)

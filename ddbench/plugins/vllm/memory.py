@@ -40,11 +40,6 @@ def table_bytes(sequences: int, nodes: int) -> int:
     return 4 * sequences * (3 * nodes + width * words_of(width) + 2 + width)
 
 
-def logits_bytes(sequences: int, nodes: int, vocabulary: int, element: int = 2) -> int:
-    """Bytes of the target's logits for one verify pass; at temperature > 0 twice that in float32 comes to it."""
-    return sequences * (nodes + 1) * vocabulary * element
-
-
 def reserved_tokens(sequences: int, nodes: int, block: int) -> int:
     """Cache slots held for tokens that may be rejected: a verify window a sequence, and the drafter's look-ahead."""
     return sequences * (nodes + 1 + max(nodes, block - 1) + 1)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 WORKER = "ddbench.plugins.vllm.worker.DDTreeWorker"
+# Without and with asynchronous scheduling.
 SCHEDULERS = ("ddbench.plugins.vllm.scheduler.DDTreeScheduler", "ddbench.plugins.vllm.scheduler.DDTreeAsyncScheduler")
 
 

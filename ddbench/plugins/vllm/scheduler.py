@@ -10,13 +10,17 @@ from vllm.v1.core.sched.scheduler import Scheduler
 from ddbench.plugins.vllm.server_options import options_of
 
 
-class DDTreeScheduler(Scheduler):  # type: ignore[misc]
+class _DraftRoom:
+    """Mixed in before a scheduler of vLLM's."""
+
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.num_lookahead_tokens = options_of(self.vllm_config).lookahead
+        self.num_lookahead_tokens = options_of(self.vllm_config).lookahead  # type: ignore[attr-defined]
 
 
-class DDTreeAsyncScheduler(AsyncScheduler):  # type: ignore[misc]
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self.num_lookahead_tokens = options_of(self.vllm_config).lookahead
+class DDTreeScheduler(_DraftRoom, Scheduler):  # type: ignore[misc]
+    """The synchronous one."""
+
+
+class DDTreeAsyncScheduler(_DraftRoom, AsyncScheduler):  # type: ignore[misc]
+    """The asynchronous one."""
