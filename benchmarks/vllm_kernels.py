@@ -20,6 +20,7 @@ import json
 import math
 import statistics
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -37,7 +38,7 @@ from ddbench.plugins.vllm.state import TreeState
 
 HEADS, KV_HEADS, HEAD, LAYERS = 32, 8, 128, 36
 VOCABULARY, FEATURES, DEPTH, PAGE = 151_936, 5 * 4096, 15, 16
-KERNELS = ("candidates", "build", "positions", "walk", "move_kv", "gather", "attention")
+KERNELS = ("candidates", "build", "positions", "walk", "move_kv", "gather", "attention", "host")
 Row = dict[str, Any]
 
 
@@ -143,6 +144,52 @@ def small_rows(kernels: list[str], batch: int, width: int) -> list[Row]:
     return rows
 
 
+def host_row(batch: int, width: int) -> Row:
+    """Host time of all of a round's tree work: enqueued launch by launch, and the same as one captured graph."""
+    case = Round(batch, width, 256)
+    start, state, k = case.query_start, case.state, case.options.candidates
+    positions = torch.arange(case.tokens, device="cuda")
+    inputs = torch.zeros(case.tokens, dtype=torch.int32, device="cuda")
+    hidden = torch.randn(case.tokens, FEATURES, dtype=torch.bfloat16, device="cuda")
+    table = ops.cache_table([case.cache() for _ in range(LAYERS)])
+    logits = torch.randn(batch * DEPTH, VOCABULARY, dtype=torch.bfloat16, device="cuda")
+    host = torch.zeros(3, batch, dtype=torch.int32, pin_memory=True)
+    host[:] = state.of_rows.cpu()
+    host[2] = torch.arange(batch)
+
+    def a_round() -> None:
+        state.of_rows.copy_(host, non_blocking=True)
+        ops.apply_trees(state, batch, start, positions, inputs)
+        ops.walk(state, batch, case.choices.flatten(), case.sampled, case.emitted, start, positions)
+        ops.move_kv(state, batch, start, case.mapping, table)
+        ops.gather_rows(state, batch, start, hidden)
+        log_probs, ids = (part.view(batch, DEPTH, -1) for part in ops.candidates(logits, k))
+        ops.write_trees(state, case.options, log_probs, ids, state.row_next[:batch])
+
+    a_round()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        a_round()
+    return {
+        "kernel": "host",
+        "batch": batch,
+        "width": width,
+        "launched_ms": host_ms(a_round),
+        "graph_ms": host_ms(graph.replay),
+    }
+
+
+def host_ms(enqueue: Callable[[], Any], turns: int = 200) -> float:
+    """Median time that the host takes to enqueue; the device is idle each time, so that no queue is waited for."""
+    times = []
+    for _ in range(turns):
+        torch.cuda.synchronize()
+        clock = time.perf_counter()
+        enqueue()
+        times.append(time.perf_counter() - clock)
+    return 1000 * statistics.median(times)
+
+
 def attention_call(case: Round, query: torch.Tensor, cache: torch.Tensor, out: torch.Tensor, **rest: Any) -> None:
     ops.tree_attention(
         case.state,
@@ -238,6 +285,8 @@ def main() -> int:
         for width in widths:
             if small:
                 rows += small_rows(options.kernels, batch, width)
+            if "host" in options.kernels:
+                rows.append(host_row(batch, width))
             if "attention" in options.kernels:
                 rows += [attention_row(batch, width, each, options.bandwidth, options.tiles) for each in contexts]
     show(rows)

@@ -10,10 +10,12 @@ from ddbench.errors import ConfigError
 
 Shards = dict[str, dict[str, Any]]
 NOTES = (
-    "One machine a shard. A figure is null where its repeats lie more than a quarter from their median, or where the "
-    "shard that measures it is missing. round_ms: Qwen3-8B dimensions, random weights, 256-token prompts."
+    "One machine a shard. A ratio of round times is null where a quartile of either's repeats lies more than a tenth "
+    "from the median (shards without quartiles: a repeat more than a quarter), or where the shard is missing. "
+    "round_ms: Qwen3-8B dimensions, random weights, 256-token prompts."
 )
-LOOSE = 0.25  # a median whose repeats lie further from it than this share says nothing
+SMALL = ("build", "positions", "walk", "move_kv", "gather")
+LOOSE, LOOSE_QUARTILE = 0.25, 0.1  # a median whose repeats, or their quartiles, lie further from it says nothing
 
 
 def merge(folder: Path, output: Path) -> Path:
@@ -25,8 +27,10 @@ def merge(folder: Path, output: Path) -> Path:
     on_gpu = next((record for record in records.values() if record["gpu"]), records[next(iter(records))])
     commands = [record["command"] for record in records.values()]
     measured = {
-        **_rounds(shards.get("rounds"), shards.get("kernels")),
-        **_correctness(shards.get("tiny_float32"), shards.get("tiny_bfloat16"), shards.get("reference")),
+        **_rounds(_joined(shards.get("rounds"), shards.get("rounds_64")), shards.get("kernels")),
+        **_correctness(shards.get("tiny_float32") or shards.get("tiny_bfloat16"), shards.get("reference")),
+        "greedy_identity_share_bfloat16": _identity(shards.get("tiny_bfloat16")),
+        "tokens_per_s_ratio_vs_dflash": shards.get("tiny_speed", {}).get("ratio_vs_dflash"),
     }
     record = {
         "command": "; ".join([*commands, "python -m ddbench experiment=vllm_evidence shard=merge"]),
@@ -41,6 +45,13 @@ def merge(folder: Path, output: Path) -> Path:
     output.parent.mkdir(parents=True, exist_ok=True)
     output.write_text(json.dumps(record, indent=1) + "\n")
     return output
+
+
+def _joined(rounds: dict[str, Any] | None, large: dict[str, Any] | None) -> dict[str, Any] | None:
+    """The shard of the largest batch size beside that of the others, whose memory is the one told."""
+    if rounds is None or large is None:
+        return rounds or large
+    return {**rounds, "round_ms": rounds["round_ms"] | large["round_ms"]}
 
 
 def _rounds(rounds: dict[str, Any] | None, kernels: dict[str, Any] | None) -> dict[str, Any]:
@@ -78,10 +89,11 @@ def step_ms(rounds: dict[str, Any], batch: str, arm: str) -> dict[str, Any]:
     """
     spread = rounds["round_ms"][batch][arm]
     emitted = rounds.get("emitted_per_round", {}).get(batch, {}).get(arm, 1.0) if int(batch) > 1 else 1.0
-    far = max(spread["high"] - spread["median"], spread["median"] - spread["low"])
+    ends, most = (("q1", "q3"), LOOSE_QUARTILE) if "q1" in spread else (("low", "high"), LOOSE)
+    far = max(abs(spread[end] - spread["median"]) for end in ends)
     low, high = (round(spread[side] / emitted, 3) for side in ("low", "high"))
     ms = round(spread["median"] / emitted, 3)
-    return {"ms": ms, "low": low, "high": high, "n": spread["n"], "steady": far <= LOOSE * abs(spread["median"])}
+    return {"ms": ms, "low": low, "high": high, "n": spread["n"], "steady": far <= most * abs(spread["median"])}
 
 
 def _overhead(table: dict[str, dict[str, Any]], kernels: dict[str, Any] | None) -> dict[str, Any] | None:
@@ -99,30 +111,32 @@ def _overhead(table: dict[str, dict[str, Any]], kernels: dict[str, Any] | None) 
 
 
 def _kernel_ms(rows: list[dict[str, Any]], batch: int, width: int) -> float | None:
-    own = [row for row in rows if row["batch"] == batch and row.get("width") == width and row["kernel"] != "attention"]
+    own = [row for row in rows if row["batch"] == batch and row.get("width") == width and row["kernel"] in SMALL]
     candidates = [row for row in rows if row["kernel"] == "candidates" and row["batch"] == batch]
     candidates = [row for row in candidates if row["k"] == width - 1]
     if not own or not candidates:
         return None
-    twice = sum(row["ms"] for row in own if row["kernel"] == "positions")  # applied, and restored
-    return float(candidates[0]["ms"] + sum(row["ms"] for row in own) + twice)
+    return float(candidates[0]["ms"] + sum(row["ms"] for row in own))
 
 
-def _correctness(
-    exact: dict[str, Any] | None, served: dict[str, Any] | None, reference: dict[str, Any] | None
-) -> dict[str, Any]:
+def _identity(shard: dict[str, Any] | None) -> dict[str, dict[str, float]] | None:
+    """Share of greedy outputs equal to autoregressive ones, by arm and batch size."""
+    if shard is None:
+        return None
+    return {
+        arm: {batch: one["share"] for batch, one in by_batch.items()} for arm, by_batch in shard["identity"].items()
+    }
+
+
+def _correctness(shard: dict[str, Any] | None, reference: dict[str, Any] | None) -> dict[str, Any]:
     """Identity, acceptance and the law of samples; float32 where it was run, else bfloat16."""
-    shard = exact or served
     if shard is None:
         return {}
     spine = shard["pairs"].get("ddtree_spine=dflash", {})
     lengths = {f"vllm {arm}": found for arm, found in shard["acceptance_length"].items() if arm != "autoregressive"}
     lengths |= {f"reference {arm}": one["acceptance_length"] for arm, one in (reference or {}).items()}
-    ratios = (served or {}).get("speed", {}).get("ratio_vs_dflash")
     return {
-        "greedy_identity_share": {
-            arm: {batch: one["share"] for batch, one in by_batch.items()} for arm, by_batch in shard["identity"].items()
-        },
+        "greedy_identity_share": _identity(shard),
         "greedy_unexplained": sum(
             one["unexplained"] for by_batch in shard["identity"].values() for one in by_batch.values()
         ),
@@ -131,5 +145,4 @@ def _correctness(
         "k1_share": {batch: one["share"] for batch, one in spine.items()},
         "t1_chi_square_p": shard["chi_square"]["tree"]["p"],
         "t1_planted_rejected": shard["chi_square"]["planted_other_law"]["p"] < shard["chi_square"]["level"],
-        "tokens_per_s_ratio_vs_dflash": ratios,
     }

@@ -23,7 +23,17 @@ from experiments.vllm_evidence.reference import decode_all
 from experiments.workload import asset_path, read_prompts
 from runners.machine import machine_facts
 
-SHARDS = ("tiny_float32", "tiny_bfloat16", "rounds", "kernels", "profile", "reference", "merge")
+SHARDS = (
+    "tiny_float32",
+    "tiny_bfloat16",
+    "tiny_speed",
+    "rounds",
+    "rounds_64",
+    "kernels",
+    "profile",
+    "reference",
+    "merge",
+)
 
 
 def run(config: Mapping[str, Any], run_id: str) -> dict[str, Any]:
@@ -68,6 +78,8 @@ def _measure(
     shard: str, python: str, folder: Path, batches: list[int] | None, gpus: int, save: rounds.Save
 ) -> dict[str, Any]:
     assets, logs = asset_path("asset://target").parent, folder / f"{shard}_logs"
+    if shard == "tiny_speed":
+        return tiny.speed(python, assets, _prompts(assets), logs, save)
     if shard.startswith("tiny_"):
         return tiny.measure(python, assets, _prompts(assets), shard.removeprefix("tiny_"), logs, gpus, save)
     if shard == "reference":
@@ -78,7 +90,8 @@ def _measure(
     write_dummy_pair(models)
     if shard == "profile":
         return rounds.profile(python, models, logs)
-    return rounds.measure(python, models, logs, gpus, batches or rounds.BATCHES, save)
+    usual = rounds.LARGE if shard == "rounds_64" else rounds.BATCHES
+    return rounds.measure(python, models, logs, gpus, batches or usual, save)
 
 
 def _without_tokens(record: dict[str, Any]) -> dict[str, Any]:

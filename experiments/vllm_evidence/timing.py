@@ -7,11 +7,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from experiments.vllm_evidence.fleet import Engine
+from runners.base import EngineFailure
 from runners.vllm.metrics import SpecCounters
 
-ROUNDS = 40
+ROUNDS = 30
 FIRST = 6  # steps that are not counted
-REPEATS = 5
+MOST_REPEATS, REPEAT_S = 7, 25.0  # repeats of a batch size: as many as that many seconds allow, 3 at least
 
 
 def interleaved(names: Sequence[str], repeats: int) -> list[list[str]]:
@@ -23,21 +24,35 @@ def round_ms(engine: Engine, prompts: list[list[int]]) -> float:
     """Milliseconds a round: the median time between two steps of the engine in which every sequence got tokens.
 
     The first steps, in which prompts are read, are left out; whatever single steps wait for (a kernel that is
-    compiled, a garbage collection) does not move the median.
+    compiled, a garbage collection) does not move the median. Raises EngineFailure where there is no such step.
     """
     params = {"temperature": 0.0, "max_tokens": FIRST + ROUNDS, "ignore_eos": True}
     answer = engine.ask(prompts=prompts, params=params, in_flight=len(prompts), steps=True)
-    return 1000 * statistics.median(answer["steps_s"][FIRST:])
+    steps: list[float] = answer["steps_s"][FIRST:]
+    if not steps:
+        raise EngineFailure(
+            f"{engine.arm.name}: never ran all of {len(prompts)} sequences in one step; cache too small?"
+        )
+    return 1000 * statistics.median(steps)
 
 
 def spread(values: Sequence[float]) -> dict[str, float]:
-    """Median and range of a few repeats."""
+    """Median, range and quartiles (medians of the halves) of a few repeats."""
+    ordered = sorted(values)
+    middle = [statistics.median(half) for half in (ordered[: (len(ordered) + 1) // 2], ordered[len(ordered) // 2 :])]
     return {
         "median": round(statistics.median(values), 4),
-        "low": round(min(values), 4),
-        "high": round(max(values), 4),
+        "low": round(ordered[0], 4),
+        "high": round(ordered[-1], 4),
+        "q1": round(middle[0], 4),
+        "q3": round(middle[1], 4),
         "n": len(values),
     }
+
+
+def repeats_for(seconds: float) -> int:
+    """Repeats of a turn over all arms that takes ``seconds``: fewer of long ones, 3 to MOST_REPEATS."""
+    return max(3, min(MOST_REPEATS, int(REPEAT_S / max(seconds, 1e-3))))
 
 
 def tokens_per_s(engine: Engine, prompts: list[list[int]], in_flight: int, length: int) -> tuple[float, dict[str, Any]]:

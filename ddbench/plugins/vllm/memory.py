@@ -37,7 +37,7 @@ def kv_tokens(cache_bytes: int, block_size: int, target: Layers, drafter: Layers
 def table_bytes(sequences: int, nodes: int) -> int:
     """Bytes of `TreeState` for ``sequences`` sequences: tokens, parents, depths, masks, rows and paths, int32."""
     width = nodes + 1
-    return 4 * sequences * (3 * nodes + width * words_of(width) + 2 + width)
+    return 4 * sequences * (3 * nodes + width * words_of(width) + 3 + width)
 
 
 def reserved_tokens(sequences: int, nodes: int, block: int) -> int:

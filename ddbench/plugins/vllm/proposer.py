@@ -58,6 +58,9 @@ class DDTreeProposer(DFlashProposer):  # type: ignore[misc]
         assert self._top is not None
         log_probs, ids = (part.view(-1, self.options.block - 1, part.shape[-1]) for part in self._top)
         self._top = None
-        slots = runner.slot_tensor(self.slots.put(runner.input_batch.req_ids[: log_probs.shape[0]]))
-        self.tree_ops.write_trees(self.state, self.options, log_probs, ids, slots)
-        return self.state.tokens[slots]
+        batch = log_probs.shape[0]
+        self.slots.written(runner.input_batch.req_ids[:batch])
+        drafted: Tensor = self.tree_ops.write_trees(
+            self.state, self.options, log_probs, ids, self.state.row_next[:batch]
+        )
+        return drafted

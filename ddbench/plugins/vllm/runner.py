@@ -35,9 +35,7 @@ class DDTreeRunner:
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         slots, pinned = self.drafter.state.slots, self.device.type == "cuda"  # type: ignore[attr-defined]
-        self._host = torch.full((2, slots), MISSING, dtype=torch.int32, pin_memory=pinned)  # slot and drafts of a row
-        self._slots_host = torch.zeros(2, slots, dtype=torch.int64, pin_memory=pinned)
-        self._slots_turn = 0
+        self._host = torch.full((3, slots), MISSING, dtype=torch.int32, pin_memory=pinned)  # `TreeState.of_rows`
         self._rows = 0
         self._walked = False
         self._caches: list[tuple[int, Any]] | None = None
@@ -62,16 +60,22 @@ class DDTreeRunner:
         return prepared
 
     def _place_trees(self, scheduler_output: Any, scheduled: Any) -> None:
-        """Which slot's tree each row of the batch verifies, and how many of its nodes the scheduler let through."""
+        """Which slot's tree each row verifies, how many of its nodes were let through, and where its next one goes.
+
+        One copy to the device. The pinned source may be written again at the next step: vLLM waits for the copies of
+        the last step before it prepares inputs.
+        """
         batch, drafter = self.input_batch, self.drafter  # type: ignore[attr-defined]
         self._rows, self._walked = batch.num_reqs, False
         requests = batch.req_ids[: self._rows]
         drafter.slots.drop(scheduler_output.finished_req_ids)
         held = drafter.slots.take(requests)
         drafted = scheduler_output.scheduled_spec_decode_tokens
-        slots, drafts = self._host.numpy()
+        slots, drafts, following = self._host.numpy()
         slots.fill(MISSING)
         drafts.fill(0)
+        following.fill(MISSING)
+        following[: self._rows] = drafter.slots.give(requests)
         for row, request in enumerate(requests):
             count = len(drafted.get(request, ()))
             drafts[row] = count
@@ -79,20 +83,15 @@ class DDTreeRunner:
                 slots[row] = held.get(request, MISSING)
         trees = int(np.count_nonzero(slots[: self._rows] >= 0))
         self.context.rows = "none" if trees == 0 else "all" if trees == self._rows else "some"
-        drafter.state.row_slot.copy_(self._host[0], non_blocking=True)
-        drafter.state.row_drafts.copy_(self._host[1], non_blocking=True)
+        drafter.state.of_rows.copy_(self._host, non_blocking=True)
 
     def _model_forward(self, *args: Any, **kwargs: Any) -> Any:
-        """The target's pass, at the positions of the tree. They are changed in the buffer that a CUDA graph reads."""
-        if self.context.rows == "none":
-            return super()._model_forward(*args, **kwargs)  # type: ignore[misc]
-        ops, state, bounds = self.drafter.tree_ops, self.drafter.state, self._bounds()
-        positions, tokens = self.positions, self.input_ids.gpu  # type: ignore[attr-defined]
-        ops.apply_trees(state, self._rows, bounds, positions, tokens)
-        try:
-            return super()._model_forward(*args, **kwargs)  # type: ignore[misc]
-        finally:
-            ops.restore_positions(state, self._rows, bounds, positions)
+        """The target's pass, at the tree's positions, in the buffer that a CUDA graph reads; the walk restores them."""
+        if self.context.rows != "none":
+            positions, tokens = self.positions, self.input_ids.gpu  # type: ignore[attr-defined]
+            state = self.drafter.state
+            self.drafter.tree_ops.apply_trees(state, self._rows, self._bounds(), positions, tokens)
+        return super()._model_forward(*args, **kwargs)  # type: ignore[misc]
 
     def _dummy_run(self, *args: Any, **kwargs: Any) -> Any:
         """Warm-up and capture: a uniform decode batch is what is verified, so its graph takes the tree's attention."""
@@ -119,13 +118,16 @@ class DDTreeRunner:
         emitted = torch.empty(
             self._rows, spec_decode_metadata.max_spec_len + 1, dtype=torch.int32, device=logits.device
         )
-        ops, state = self.drafter.tree_ops, self.drafter.state
-        ops.walk(state, self._rows, choices, spec_decode_metadata.cu_num_sampled_tokens, emitted)
-        if self.context.rows != "none":
+        ops, state, bounds = self.drafter.tree_ops, self.drafter.state, self._bounds()
+        ends = spec_decode_metadata.cu_num_sampled_tokens
+        if self.context.rows == "none":
+            ops.walk(state, self._rows, choices, ends, emitted)
+        else:
+            ops.walk(state, self._rows, choices, ends, emitted, bounds, self.positions)  # type: ignore[attr-defined]
             self._walked = True
             for group, caches in self._tree_caches():
                 mapping = batch.block_table[group].slot_mapping.gpu
-                ops.move_kv(state, self._rows, self._bounds(), mapping, caches)
+                ops.move_kv(state, self._rows, bounds, mapping, caches)
         if self.drafter.options.trace is not None:
             self._trace(Path(self.drafter.options.trace))
         return SamplerOutput(sampled_token_ids=emitted, logprobs_tensors=None)
@@ -134,15 +136,6 @@ class DDTreeRunner:
         """The target's features of the accepted path to the front of each row's window, for the drafter's context."""
         if self._walked:
             self.drafter.tree_ops.gather_rows(self.drafter.state, self._rows, self._bounds(), hidden)
-
-    def slot_tensor(self, slots: list[int]) -> Tensor:
-        """``slots`` on the device, without waiting for it: two pinned rows in turn, since the last may be in flight."""
-        if self.device.type != "cuda":  # type: ignore[attr-defined]
-            return torch.tensor(slots, dtype=torch.int64)
-        self._slots_turn ^= 1
-        row = self._slots_host[self._slots_turn, : len(slots)]
-        row.copy_(torch.tensor(slots, dtype=torch.int64))
-        return row.to(self.device, non_blocking=True)  # type: ignore[attr-defined]
 
     def _tree_caches(self) -> list[tuple[int, Any]]:
         """The target's KV caches with their cache group; the drafter's are left out: it writes its own."""

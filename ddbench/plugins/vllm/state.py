@@ -29,6 +29,8 @@ class TreeState:
         mask ``[S, W, words]``: bit j of row i is set when local index j is i itself or an ancestor of it.
         row_slot ``[S]``: slot of the tree that row r of the batch verifies, -1 for none.
         row_drafts ``[S]``: nodes that row r verifies in this step, a prefix of its tree; 0 for none.
+        row_next ``[S]``: slot that row r's next tree is written to, -1 for none.
+        of_rows ``[3, S]``: the three in one, so that a single copy brings them to the device.
         path ``[S, N + 1]``: local indices of the path that row r's last walk took, starting with 0; -1 beyond its end.
     """
 
@@ -43,8 +45,9 @@ class TreeState:
         self.parents = table(slots, nodes, fill=-1)
         self.depths = table(slots, nodes)
         self.mask = table(slots, nodes + 1, words)
-        self.row_slot = table(slots, fill=-1)
-        self.row_drafts = table(slots)
+        self.of_rows = table(3, slots, fill=-1)
+        self.row_slot, self.row_drafts, self.row_next = self.of_rows
+        self.row_drafts.zero_()
         self.path = table(slots, nodes + 1, fill=-1)
 
 
@@ -62,16 +65,19 @@ class Slots:
         self._fresh.difference_update(requests)
         return found
 
-    def put(self, requests: list[str]) -> list[int]:
-        """Slots for the new trees of ``requests``, in their order. Needs no more requests than slots."""
+    def give(self, requests: list[str]) -> list[int]:
+        """Slots for the next trees of ``requests``, in their order. Needs no more requests than slots."""
         missing = sum(request not in self._of for request in requests)
         if missing > len(self._free):
             self.drop(set(self._of) - set(requests))
         for request in requests:
             if request not in self._of:
                 self._of[request] = self._free.pop()
-        self._fresh.update(requests)
         return [self._of[request] for request in requests]
+
+    def written(self, requests: list[str]) -> None:
+        """The slots of ``requests`` hold new trees."""
+        self._fresh.update(requests)
 
     def drop(self, requests: Iterable[str]) -> None:
         """Frees the slots of requests that have ended."""

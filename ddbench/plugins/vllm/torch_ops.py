@@ -32,13 +32,17 @@ def candidates(logits: Tensor, k: int) -> tuple[Tensor, Tensor]:
     return values.gather(1, ids) - values.logsumexp(dim=-1, keepdim=True), ids.to(torch.int32)
 
 
-def write_trees(state: TreeState, options: Options, log_probs: Tensor, ids: Tensor, slots: Tensor) -> None:
+def write_trees(state: TreeState, options: Options, log_probs: Tensor, ids: Tensor, slots: Tensor) -> Tensor:
     """Builds the best trees of a batch of drafts and writes them into their slots.
 
     Args:
         log_probs, ids: ``[batch, depth, k]``, sorted from the best down.
-        slots: ``[batch]`` int64.
+        slots: int ``[batch]``.
+
+    Returns:
+        The tokens of the nodes, int32 ``[batch, nodes]``; padding 0.
     """
+    slots = slots.long()
     tree = build_tree(
         log_probs[:, : options.levels],
         options.nodes,
@@ -48,10 +52,12 @@ def write_trees(state: TreeState, options: Options, log_probs: Tensor, ids: Tens
         options.force_spine,
     )
     valid = tree.valid
-    state.tokens[slots] = tree.token_ids(ids[:, : options.levels].long()).clamp(min=0).to(torch.int32)
+    tokens = tree.token_ids(ids[:, : options.levels].long()).clamp(min=0).to(torch.int32)
+    state.tokens[slots] = tokens
     state.parents[slots] = torch.where(valid, tree.parents + 1, -1).to(torch.int32)
     state.depths[slots] = tree.depths.to(torch.int32)
     state.mask[slots] = pack_bits(ancestor_mask(tree.parents, options.levels))
+    return tokens
 
 
 def pack_bits(mask: Tensor) -> Tensor:
@@ -100,7 +106,15 @@ def _trees(state: TreeState, rows: int, query_start_loc: Tensor) -> list[tuple[i
     return [(r, slots[r], ends[r + 1] - drafts[r], drafts[r]) for r in range(rows) if slots[r] >= 0 and drafts[r] > 0]
 
 
-def walk(state: TreeState, rows: int, choices: Tensor, cu_sampled: Tensor, emitted: Tensor) -> None:
+def walk(
+    state: TreeState,
+    rows: int,
+    choices: Tensor,
+    cu_sampled: Tensor,
+    emitted: Tensor,
+    query_start_loc: Tensor | None = None,
+    positions: Tensor | None = None,
+) -> None:
     """Follows the target's choices through each row's tree (DDTree paper, section 4: verification).
 
     A row without a tree emits the choice after its root and nothing else. Fills ``state.path``.
@@ -109,7 +123,10 @@ def walk(state: TreeState, rows: int, choices: Tensor, cu_sampled: Tensor, emitt
         choices: int ``[sampled]``, the target's token after every verified local index, row after row.
         cu_sampled: int32 ``[rows]``, inclusive cumulative count of each row's entries in ``choices``.
         emitted: int32 ``[rows, width]``, receives accepted tokens and the bonus token, then -1.
+        query_start_loc, positions: where both are given, positions are restored too (`restore_positions`).
     """
+    if query_start_loc is not None and positions is not None:
+        restore_positions(state, rows, query_start_loc, positions)
     emitted.fill_(-1)
     state.path[:rows] = -1
     ends = [0, *cu_sampled.tolist()]

@@ -32,19 +32,21 @@ def warm_up(
     width = state.nodes + 1
     logits = torch.zeros(options.block - 1, vocabulary, dtype=dtype, device=device)
     log_probs, ids = ops.candidates(logits, options.candidates)
-    slots = torch.zeros(1, dtype=torch.int64, device=device)
-    ops.write_trees(state, options, log_probs[None], ids[None], slots)
+    state.row_next[:1] = 0
+    ops.write_trees(state, options, log_probs[None], ids[None], state.row_next[:1])
     state.row_slot.fill_(-1)
     state.row_slot[:1] = 0
     state.row_drafts[:1] = state.nodes
     bounds = torch.tensor([0, width], dtype=torch.int32, device=device)
     positions = torch.zeros(width, dtype=torch.int64, device=device)
     ops.apply_trees(state, 1, bounds, positions, positions.int())
-    ops.restore_positions(state, 1, bounds, positions)
     emitted = torch.empty(1, width, dtype=torch.int32, device=device)
-    ops.walk(state, 1, torch.zeros(width, dtype=torch.int64, device=device), bounds[1:], emitted)
+    choices = torch.zeros(width, dtype=torch.int64, device=device)
+    ops.walk(state, 1, choices, bounds[1:], emitted)
+    ops.walk(state, 1, choices, bounds[1:], emitted, bounds, positions)
     for cache in caches:
         ops.move_kv(state, 1, bounds, positions, cache)
     ops.gather_rows(state, 1, bounds, torch.zeros(width, features, dtype=dtype, device=device))
     state.row_slot.fill_(-1)
     state.row_drafts.fill_(0)
+    state.row_next.fill_(-1)

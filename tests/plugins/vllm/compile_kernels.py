@@ -59,14 +59,14 @@ def other_cases() -> Iterator[Case]:
         sizes = {"LEVELS_PAD": triton.next_power_of_2(levels), "WIDTH_PAD": triton.next_power_of_2(width)}
         tree = {"NODES": nodes, "LEVELS": levels, "WIDTH": width, "WORDS": words_of(nodes + 1), "SPINE": nodes == 63}
         lanes = {"LANES": max(32, triton.next_power_of_2(nodes + 1)), "WORST": LOWEST_FINITE}
-        types = {"log_probs": "*fp32", "slots": "*i64"}
+        types = {"log_probs": "*fp32", "slots": "*i32"}
         yield f"build {nodes} {levels} {width}", build.build, types, sizes | tree | lanes, {"num_warps": 1}
     for nodes in (1, 63, 127):
         lanes = {"NODES": nodes, "LANES": triton.next_power_of_2(nodes)}
-        for flags in ({"BACK": False, "WITH_TOKENS": True}, {"BACK": True, "WITH_TOKENS": False}):
-            yield f"shift {nodes}", positions.shift, {"positions": "*i64"}, lanes | flags, {"num_warps": 1}
+        yield f"shift {nodes}", positions.shift, {"positions": "*i64"}, lanes | {"WITH_TOKENS": True}, {"num_warps": 1}
         lanes = {"NODES": nodes, "LANES": max(32, triton.next_power_of_2(nodes + 1))}
-        yield f"follow {nodes}", walk.follow, {"choices": "*i64"}, lanes, {"num_warps": 1}
+        types = {"choices": "*i64", "positions": "*i64"}
+        yield f"follow {nodes}", walk.follow, types, lanes | {"RESTORE": True}, {"num_warps": 1}
         steps = {"NODES": nodes, "STEPS": min(triton.next_power_of_2(nodes), 16)}
         yield f"hidden {nodes}", moves.move_hidden, {"hidden": "*bf16"}, steps | {"COLUMNS": 1024}, {"num_warps": 4}
         for element in (tl.int16, tl.int32):

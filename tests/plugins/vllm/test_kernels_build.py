@@ -33,8 +33,9 @@ def check(asked: Options, log_probs: torch.Tensor, device: str, twin_input: torc
         for table in (state.tokens, state.parents, state.depths, state.mask):
             table.fill_(77)
     torch_ops.write_trees(expected, asked, log_probs if twin_input is None else twin_input, ids, slots)
-    ops.write_trees(found, asked, log_probs.to(device), ids.to(device), slots.to(device))
+    made = ops.write_trees(found, asked, log_probs.to(device), ids.to(device), slots.to(device))
     same(found, expected, (asked, log_probs))
+    assert torch.equal(made.cpu(), expected.tokens[slots])
 
 
 @pytest.mark.parametrize("device", DEVICES)

@@ -50,8 +50,7 @@ def test_a_captured_round_replays_on_new_trees(nodes: int) -> None:
         ops.tree_attention(
             state, query, cache, table, start, lengths, 0.125, out, max_query=nodes + 1, workspace=workspace
         )
-        ops.restore_positions(state, rows, start, positions)
-        ops.walk(state, rows, choices, sampled, emitted)
+        ops.walk(state, rows, choices, sampled, emitted, start, positions)
         ops.move_kv(state, rows, start, mapping, caches)
         ops.gather_rows(state, rows, start, hidden)
 
@@ -88,6 +87,7 @@ def test_a_captured_round_replays_on_new_trees(nodes: int) -> None:
         graph.replay()
         same(state, twin, seed, TABLES)
         assert torch.equal(emitted.cpu(), expected_emitted)
+        assert not positions.any()
         assert torch.equal(hidden.cpu(), given["hidden"])
         assert torch.equal(cache.cpu(), given["cache"])
         torch.testing.assert_close(out.float().cpu(), expected_out, atol=1.5e-2, rtol=1.5e-2)

@@ -26,7 +26,7 @@ def seeds(device: str) -> range:
 
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("nodes", NODES)
-def test_positions_go_to_the_tree_and_back(device: str, nodes: int) -> None:
+def test_positions_go_to_the_tree_and_the_walk_brings_them_back(device: str, nodes: int) -> None:
     on_device(device)
     for seed in seeds(device):
         case = batch(nodes, seed)
@@ -39,8 +39,13 @@ def test_positions_go_to_the_tree_and_back(device: str, nodes: int) -> None:
         ops.apply_trees(state, case.rows, start, found, found_inputs)
         assert torch.equal(found.cpu(), expected)
         assert torch.equal(found_inputs.cpu(), expected_inputs)
-        ops.restore_positions(state, case.rows, start, found)
+        choices, ends = (part.to(device) for part in choices_along(case, seed))
+        emitted = torch.empty(case.rows, nodes + 1, dtype=torch.int32, device=device)
+        ops.walk(state, case.rows, choices, ends, emitted, start, found)
         assert torch.equal(found.cpu(), positions)
+        again = torch.empty_like(emitted)
+        ops.walk(state, case.rows, choices, ends, again)
+        assert torch.equal(again, emitted)
         ops.apply_trees(state, case.rows, start, found, None)
         assert torch.equal(found.cpu(), expected)
 

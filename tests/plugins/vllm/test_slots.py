@@ -29,7 +29,8 @@ class SlotsMachine(RuleBasedStateMachine):
 
     @rule(requests=REQUESTS)
     def put(self, requests: list[str]) -> None:
-        given_out = self.slots.put(requests)
+        given_out = self.slots.give(requests)
+        self.slots.written(requests)
         assert len(set(given_out)) == len(requests)
         assert all(0 <= slot < SIZE for slot in given_out)
         self.content |= dict(zip(given_out, requests, strict=True))
@@ -55,7 +56,9 @@ TestSlots.settings = settings(max_examples=150, stateful_step_count=30, deadline
 
 def test_a_tree_that_waits_is_kept() -> None:
     slots = Slots(2)
-    first = slots.put(["a", "b"])
+    first = slots.give(["a", "b"])
+    assert slots.take(["a", "b"]) == {}  # nothing written yet
+    slots.written(["a", "b"])
     assert slots.take(["b"]) == {"b": first[1]}
     assert slots.take(["a", "b"]) == {"a": first[0]}
     assert slots.take(["a", "b"]) == {}
@@ -64,8 +67,10 @@ def test_a_tree_that_waits_is_kept() -> None:
 def test_a_lost_tree_only_costs_speed() -> None:
     """More requests pass through than there are slots: who waited loses its tree, and sees none."""
     slots = Slots(2)
-    slots.put(["a", "b"])
-    assert len(set(slots.put(["c", "d"]))) == 2
+    slots.give(["a", "b"])
+    slots.written(["a", "b"])
+    assert len(set(slots.give(["c", "d"]))) == 2
+    slots.written(["c", "d"])
     assert slots.take(["a", "b"]) == {}
     assert set(slots.take(["c", "d"])) == {"c", "d"}
 

@@ -105,7 +105,9 @@ def test_apply_places_trees_and_restore_undoes_it(one: Round) -> None:
             named[root + 1 + node] = one.state.tokens[slot, node]
     assert torch.equal(placed, expected)
     assert torch.equal(ids, named)
-    ops.restore_positions(one.state, one.rows, one.bounds, placed)
+    choices, ends = choices_of(one)
+    emitted = torch.zeros(one.rows, one.state.nodes + 1, dtype=torch.int32)
+    ops.walk(one.state, one.rows, choices, ends, emitted, one.bounds, placed)
     assert torch.equal(placed, positions)
 
 
@@ -213,7 +215,8 @@ def test_written_trees_are_the_heap_built_ones(
     logits = torch.randint(0, 5, (2 * DEPTH, VOCAB), generator=generator).float()
     log_probs, ids = (part.view(2, DEPTH, -1) for part in ops.candidates(logits, options.candidates))
     state = TreeState(3, nodes, CPU)
-    ops.write_trees(state, options, log_probs, ids, torch.tensor([2, 0]))
+    made = ops.write_trees(state, options, log_probs, ids, torch.tensor([2, 0]))
+    assert torch.equal(made, state.tokens[[2, 0]])
     tree = build_tree_heap(log_probs, nodes, options.width, depth, least, options.force_spine)
     for row, slot in enumerate((2, 0)):
         for node in range(nodes):

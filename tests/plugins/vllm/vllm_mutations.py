@@ -98,11 +98,11 @@ def _forced(rule: Callable[[int, float, float], bool]) -> Replacements:
         seen["probs"] = (logits.float() / temperature).softmax(-1)
         return choose(logits, sampling, counts)
 
-    def write_trees(state: Any, options: Any, log_probs: Tensor, ids: Tensor, slots: Tensor) -> None:
-        write(state, options, log_probs, ids, slots)
+    def write_trees(state: Any, options: Any, log_probs: Tensor, ids: Tensor, slots: Tensor) -> Tensor:
         drafts.update({int(slot): log_probs[row].exp() for row, slot in enumerate(slots)})
+        return write(state, options, log_probs, ids, slots)
 
-    def forced_walk(state: Any, rows: int, choices: Tensor, ends: Tensor, emitted: Tensor) -> None:
+    def forced_walk(state: Any, rows: int, choices: Tensor, ends: Tensor, emitted: Tensor, *rest: Tensor) -> None:
         begins = [0, *ends.tolist()]
         for row in range(rows):
             slot, count = int(state.row_slot[row]), int(state.row_drafts[row])
@@ -118,7 +118,7 @@ def _forced(rule: Callable[[int, float, float], bool]) -> Replacements:
                 if parent not in taken and rule(place, float(seen["probs"][begins[row] + parent, token]), drafted):
                     choices[begins[row] + parent] = token
                     taken.add(parent)
-        walk(state, rows, choices, ends, emitted)
+        walk(state, rows, choices, ends, emitted, *rest)
 
     return {(runner, "choose"): remember, (ops, "walk"): forced_walk, (ops, "write_trees"): write_trees}
 

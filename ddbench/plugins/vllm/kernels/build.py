@@ -55,6 +55,7 @@ def build(
     parents,
     depths,
     mask,
+    made,
     lp_row,
     lp_level,
     lp_rank,
@@ -171,6 +172,7 @@ def build(
     inside = (lanes >= 1) & (lanes <= NODES)
     place = slot * NODES + lanes - 1
     tl.store(tokens + place, token.to(tl.int32), mask=inside)
+    tl.store(made + row * NODES + lanes - 1, token.to(tl.int32), mask=inside)
     tl.store(parents + place, tl.where(real, up, -1), mask=inside)
     tl.store(depths + place, depth, mask=inside)
     for word in tl.static_range(WORDS):

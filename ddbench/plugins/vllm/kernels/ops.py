@@ -28,7 +28,6 @@ __all__ = [
     "candidates",
     "gather_rows",
     "move_kv",
-    "restore_positions",
     "tree_attention",
     "walk",
     "write_trees",
@@ -91,11 +90,12 @@ def candidates(logits: Tensor, k: int) -> tuple[Tensor, Tensor]:
     return log_probs, ids
 
 
-def write_trees(state: TreeState, options: Options, log_probs: Tensor, ids: Tensor, slots: Tensor) -> None:
+def write_trees(state: TreeState, options: Options, log_probs: Tensor, ids: Tensor, slots: Tensor) -> Tensor:
     """As `torch_ops.write_trees`; NaN counts as -inf, unsorted candidates give some tree within bounds."""
     batch, drafted, k = log_probs.shape
+    made = torch.empty(batch, options.nodes, dtype=torch.int32, device=log_probs.device)
     if batch == 0:
-        return
+        return made
     levels = min(options.levels, drafted)
     width = min(k, options.candidates)
     build[(batch,)](
@@ -106,6 +106,7 @@ def write_trees(state: TreeState, options: Options, log_probs: Tensor, ids: Tens
         state.parents,
         state.depths,
         state.mask,
+        made,
         *log_probs.stride(),
         *ids.stride(),
         NODES=options.nodes,
@@ -119,6 +120,7 @@ def write_trees(state: TreeState, options: Options, log_probs: Tensor, ids: Tens
         WIDTH_PAD=triton.next_power_of_2(width),
         num_warps=1,
     )
+    return made
 
 
 def worst_key(min_log_prob: float | None) -> int:
@@ -135,17 +137,6 @@ def apply_trees(
     state: TreeState, rows: int, query_start_loc: Tensor, positions: Tensor, input_ids: Tensor | None
 ) -> None:
     """As `torch_ops.apply_trees`."""
-    _shift(state, rows, query_start_loc, positions, input_ids, back=False)
-
-
-def restore_positions(state: TreeState, rows: int, query_start_loc: Tensor, positions: Tensor) -> None:
-    """As `torch_ops.restore_positions`."""
-    _shift(state, rows, query_start_loc, positions, None, back=True)
-
-
-def _shift(
-    state: TreeState, rows: int, query_start_loc: Tensor, positions: Tensor, input_ids: Tensor | None, back: bool
-) -> None:
     if rows == 0:
         return
     shift[(rows,)](
@@ -158,22 +149,33 @@ def _shift(
         positions if input_ids is None else input_ids,
         NODES=state.nodes,
         LANES=triton.next_power_of_2(state.nodes),
-        BACK=back,
         WITH_TOKENS=input_ids is not None,
         num_warps=1,
     )
 
 
-def walk(state: TreeState, rows: int, choices: Tensor, cu_sampled: Tensor, emitted: Tensor) -> None:
+def walk(
+    state: TreeState,
+    rows: int,
+    choices: Tensor,
+    cu_sampled: Tensor,
+    emitted: Tensor,
+    query_start_loc: Tensor | None = None,
+    positions: Tensor | None = None,
+) -> None:
     """As `torch_ops.walk`."""
     if rows == 0:
         return
+    restored = query_start_loc is not None and positions is not None
     follow[(rows,)](
         state.row_slot,
         state.row_drafts,
         state.tokens,
         state.parents,
+        state.depths,
         state.path,
+        query_start_loc if restored else cu_sampled,
+        positions if restored else cu_sampled,
         choices,
         cu_sampled,
         emitted,
@@ -181,6 +183,7 @@ def walk(state: TreeState, rows: int, choices: Tensor, cu_sampled: Tensor, emitt
         emitted.shape[1],
         NODES=state.nodes,
         LANES=triton.next_power_of_2(max(state.nodes + 1, emitted.shape[1], 32)),
+        RESTORE=restored,
         num_warps=1,
     )
 

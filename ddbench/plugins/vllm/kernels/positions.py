@@ -1,6 +1,6 @@
 # mypy: disallow-untyped-defs=False, disallow-incomplete-defs=False
 # mypy: disallow-untyped-calls=False, disallow-untyped-decorators=False
-"""Positions of a verify window: from sequential to root + depth and back. One program a row."""
+"""Positions of a verify window: from sequential to root + depth (the walk takes them back). One program a row."""
 
 import triton
 import triton.language as tl
@@ -17,7 +17,6 @@ def shift(
     input_ids,
     NODES: tl.constexpr,
     LANES: tl.constexpr,
-    BACK: tl.constexpr,
     WITH_TOKENS: tl.constexpr,
 ):
     row = tl.program_id(0)
@@ -30,8 +29,6 @@ def shift(
     first = tl.load(query_start + row + 1) - drafts
     source = slot.to(tl.int64) * NODES + i
     move = tl.load(depths + source, mask=inside, other=0) - (i + 1)
-    if BACK:
-        move = -move
     place = positions + first + i
     tl.store(place, tl.load(place, mask=inside, other=0) + move, mask=inside)
     if WITH_TOKENS:

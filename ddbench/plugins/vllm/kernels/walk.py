@@ -1,6 +1,9 @@
 # mypy: disallow-untyped-defs=False, disallow-incomplete-defs=False
 # mypy: disallow-untyped-calls=False, disallow-untyped-decorators=False
-"""The walk through each row's tree along the target's choices. One warp a row, everything in registers."""
+"""The walk through each row's tree along the target's choices. One warp a row, everything in registers.
+
+It gives the positions back too, since it follows the target's pass at once: one launch less in a round.
+"""
 
 import triton
 import triton.language as tl
@@ -12,7 +15,10 @@ def follow(
     row_drafts,
     tokens,
     parents,
+    depths,
     path,
+    query_start,
+    positions,
     choices,
     cu_sampled,
     emitted,
@@ -20,6 +26,7 @@ def follow(
     emitted_width,
     NODES: tl.constexpr,
     LANES: tl.constexpr,
+    RESTORE: tl.constexpr,
 ):
     """Grid: (rows,). LANES covers the window and the width of ``emitted``."""
     row = tl.program_id(0)
@@ -31,6 +38,11 @@ def follow(
     count = tl.where(slot >= 0, tl.minimum(tl.minimum(drafts, end - begin - 1), NODES), 0)
     chosen = tl.load(choices + begin + lanes, mask=lanes < end - begin, other=-1).to(tl.int32)
     place = tl.maximum(slot, 0).to(tl.int64) * NODES + lanes - 1
+    if RESTORE:
+        inside = (lanes >= 1) & (lanes <= tl.where(slot >= 0, drafts, 0))
+        moved = lanes - tl.load(depths + place, mask=inside, other=0)
+        at_token = positions + tl.load(query_start + row + 1) - drafts + lanes - 1
+        tl.store(at_token, tl.load(at_token, mask=inside, other=0) + moved, mask=inside)
     node = (lanes >= 1) & (lanes <= count)
     token = tl.load(tokens + place, mask=node, other=-1)
     parent = tl.load(parents + place, mask=node, other=-1)
