@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +18,12 @@ class Tokenized:
 
 @dataclass(frozen=True)
 class Encoder:
-    """Turns a prompt's first turn into token ids. ``limit``: tokens of prompt and answer together."""
+    """Turns the conversation up to the turn that is asked into token ids.
+
+    ``limit``: tokens of prompt and answer together. ``template`` chat: the tokenizer's own, with ``thinking`` as its
+    switch where that is not None; raw: the first turn as it is, to be continued, and each further turn after the answer
+    before it and an empty line.
+    """
 
     tokenizer: Any
     template: str  # raw or chat
@@ -27,9 +33,8 @@ class Encoder:
 
     def __call__(self, prompt: Prompt) -> Tokenized:
         """Raises ConfigError for a prompt that is empty or leaves too little room, or a template that is not there."""
-        text, new = prompt.turns[0], self.max_new_tokens
-        if self.template == "chat":
-            text = _chat(self.tokenizer, text, self.thinking)
+        new = self.max_new_tokens
+        text = _chat(self.tokenizer, prompt, self.thinking) if self.template == "chat" else _raw(prompt)
         ids = tuple(self.tokenizer(text, add_special_tokens=self.template == "raw")["input_ids"])
         if new >= self.limit:
             allowed = f"fewer than the context of {self.limit} (model.context_length)"
@@ -37,7 +42,8 @@ class Encoder:
         if not ids or len(ids) + new > self.limit:
             room = self.limit - new
             allowed = f"a prompt of 1 to {room} tokens (context {self.limit} less {new} new ones); it has {len(ids)}"
-            raise ConfigError("workload.path", prompt.id, allowed)
+            name = f"{prompt.id} turn {prompt.turn}" if prompt.turn else prompt.id
+            raise ConfigError("workload", name, allowed)
         return Tokenized(prompt, ids)
 
 
@@ -54,10 +60,22 @@ def lengths(prompts: list[Tokenized]) -> dict[str, int]:
     return {"min": min(counts), "max": max(counts), "sum": sum(counts)}
 
 
-def _chat(tokenizer: Any, text: str, thinking: bool | None) -> str:
+def plain_texts(tokenizer: Any, token_ids: Sequence[Sequence[int]]) -> list[str]:
+    """Answers as text, special tokens left out and nothing tidied."""
+    return [
+        str(tokenizer.decode(list(ids), skip_special_tokens=True, clean_up_tokenization_spaces=False))
+        for ids in token_ids
+    ]
+
+
+def _raw(prompt: Prompt) -> str:
+    rounds = [turn + answer for turn, answer in zip(prompt.turns, prompt.answers, strict=False)]
+    return "\n\n".join([*rounds, prompt.turns[prompt.turn]])
+
+
+def _chat(tokenizer: Any, prompt: Prompt, thinking: bool | None) -> str:
     if not tokenizer.chat_template:
         raise ConfigError("model.template", "chat", "raw, since the tokenizer has no chat template")
     extra = {} if thinking is None else {"enable_thinking": thinking}
-    messages = [{"role": "user", "content": text}]
-    rendered: str = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True, **extra)
+    rendered: str = tokenizer.apply_chat_template(prompt.messages, tokenize=False, add_generation_prompt=True, **extra)
     return rendered

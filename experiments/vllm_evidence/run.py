@@ -20,7 +20,7 @@ from experiments.vllm_evidence import rounds, tiny
 from experiments.vllm_evidence.dummy_models import write_dummy_pair
 from experiments.vllm_evidence.merge import merge
 from experiments.vllm_evidence.reference import decode_all
-from experiments.workload import asset_path, read_prompts
+from experiments.workloads import asset_path, read_prompts
 from runners.machine import machine_facts
 
 SHARDS = (
