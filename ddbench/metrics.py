@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,12 +40,22 @@ class Counts:
     ttft_s: Floats
     latency_s: Floats
 
+    COLUMNS: ClassVar = (
+        *("output_tokens", "rounds", "drafted", "accepted", "accepted_raw"),
+        *("start_s", "ttft_s", "latency_s"),
+    )
+
     @classmethod
     def from_columns(cls, columns: Mapping[str, Any]) -> Counts:
         """From a pandas frame, a dict of lists, or any mapping from the stored column names to sequences."""
-        names = ("output_tokens", "rounds", "drafted", "accepted", "accepted_raw", "start_s", "ttft_s", "latency_s")
-        arrays = {name: np.asarray(columns[name], dtype=np.float64) for name in names}
+        arrays = {name: np.asarray(columns[name], dtype=np.float64) for name in cls.COLUMNS}
         return cls(**arrays, histogram=padded_histograms(list(columns["accept_histogram"])))
+
+    @classmethod
+    def joined(cls, parts: Sequence[Counts]) -> Counts:
+        """The requests of several sets, one set after another."""
+        arrays = {name: np.concatenate([getattr(part, name) for part in parts]) for name in cls.COLUMNS}
+        return cls(**arrays, histogram=padded_histograms([row for part in parts for row in part.histogram]))
 
     @property
     def emitted(self) -> Floats:
@@ -193,17 +203,32 @@ RATIOS: tuple[Ratio, ...] = (
     step_ms,
 )
 
+SHORT_S = 5.0  # a steady window of this length is long enough whatever it holds ...
+SHORT_TURNOVERS = 10  # ... as is one in which so many requests ended for each in flight
+P99_SAMPLES = 459  # least n of which the largest exceeds the 99th percentile with 99 % certainty: 0.99 ** n <= 0.01
+
 OTHER_DEFINITIONS: dict[str, str] = {
     "tokens_per_s": "sum(output_tokens) / (last finish - first start) of a cell: aggregate throughput with its ramps; "
     "blocks of repetition are pooled as sum of tokens over sum of spans",
     "tokens_per_s_steady": "the same between the first and the last moment at which the number of requests in flight "
     "is at its peak; a request's decode tokens are spread evenly from its first token to its last",
+    "steady_window_s": f"seconds of that window, summed over blocks; steady_short marks a block's of less than "
+    f"{SHORT_S:g} s in which fewer than {SHORT_TURNOVERS} requests ended per request in flight (steady_turnovers: the "
+    "fewest of a block)",
+    "p50_latency_ms": "percentile over requests of the time from start to last token (p90, p95; _ttft_ms: to the first "
+    f"token), interpolated; p99 from {P99_SAMPLES} requests on",
+    "bandwidth_ceiling_tokens_per_s": "acceptance_length (autoregressive: 1) x memory bandwidth of the GPU / bytes of "
+    "the target's weights: tokens_per_s_per_user if a round took no longer than reading the target once; "
+    "bandwidth_share: tokens_per_s_per_user over it",
     "speedup_vs_autoregressive": "tokens_per_s_per_user over that of the autoregressive arm, on the prompts that both "
     "finished, at the same batch size, temperature, engine, model, workload and flags",
     "speedup_vs_dflash": "the same against the deepest linear DFlash chain",
     "throughput_ratio_vs_autoregressive": "tokens_per_s over that of the autoregressive arm (_vs_dflash: the chain's)",
     "lossless_share": "requests whose token ids equal those of the autoregressive arm at the same batch size / "
     "requests compared; at temperature 0 only",
+    "acceptance_ratio_vs_dflash": "acceptance_length over the chain's, on the prompts that both finished "
+    "(acceptance_difference_vs_dflash: minus the chain's); step_ratio_vs_dflash: step_ms over the chain's. "
+    "speedup_vs_dflash = acceptance_ratio / step_ratio",
     "verify_width": "tokens of one sequence in the target's verify pass: nodes + 1, of a chain depth + 1",
 }
 
@@ -243,6 +268,12 @@ def steady_window(counts: Counts) -> tuple[float, float] | None:
 
     A closed loop refills at once, so between the two the number falls only for the moment of a hand-over.
     """
+    found = _steady(counts)
+    return None if found is None else found[:2]
+
+
+def _steady(counts: Counts) -> tuple[float, float, int] | None:
+    """The steady window, and the number of requests in flight at its peak."""
     if len(counts) == 0:
         return None
     start, finish = counts.start_s, counts.start_s + counts.latency_s
@@ -253,9 +284,10 @@ def steady_window(counts: Counts) -> tuple[float, float] | None:
     lasting = np.diff(moments[order], append=moments.max()) > 0  # ... and an overlap of no length is no peak
     if not lasting.any():
         return None
-    at_peak = np.flatnonzero(lasting & (in_flight == in_flight[lasting].max()))
+    peak = int(in_flight[lasting].max())
+    at_peak = np.flatnonzero(lasting & (in_flight == peak))
     first, last = moments[order][at_peak[0]], moments[order][at_peak[-1] + 1]
-    return float(first), float(last)
+    return float(first), float(last), peak
 
 
 def tokens_per_s_steady(cells: Sequence[Counts]) -> float | None:
@@ -273,6 +305,45 @@ def tokens_per_s_steady(cells: Sequence[Counts]) -> float | None:
         tokens += float((np.where(cell.decode_s > 0, inside, at_first) * cell.emitted).sum() + at_first.sum())
         seconds += high - low
     return tokens / seconds if seconds > 0 else None
+
+
+def steady_turnovers(counts: Counts) -> float | None:
+    """Requests that ended inside the steady window for each in flight there: how often the batch was renewed."""
+    found = _steady(counts)
+    if found is None:
+        return None
+    low, high, peak = found
+    finish = counts.start_s + counts.latency_s
+    return float(((finish > low) & (finish <= high)).sum() / peak)
+
+
+def steady_short(counts: Counts) -> bool | None:
+    """Whether the steady window of a block is too short to trust its throughput; None where there is none.
+
+    Too short is less than :data:`SHORT_S` seconds with fewer than :data:`SHORT_TURNOVERS` turnovers. A long window
+    averages over clocks and pauses of the machine; one of many turnovers over requests, its two ramps being few.
+    """
+    window, turnovers = steady_window(counts), steady_turnovers(counts)
+    if window is None or turnovers is None:
+        return None
+    return window[1] - window[0] < SHORT_S and turnovers < SHORT_TURNOVERS
+
+
+def percentile(values: Floats, percent: int) -> float | None:
+    """Linearly interpolated percentile of [requests]; None without values, and of 99 below :data:`P99_SAMPLES`."""
+    if len(values) == 0 or (percent >= 99 and len(values) < P99_SAMPLES) or not np.isfinite(values).all():
+        return None
+    return float(np.percentile(values, percent))
+
+
+def bandwidth_ceiling(acceptance: float | None, weight_bytes: int | None, bytes_per_s: int | None) -> float | None:
+    """Tokens/s per user if a round took no longer than reading the target's weights once; None where one is unknown.
+
+    ``acceptance`` is the tokens a round emits: 1 without speculation.
+    """
+    if acceptance is None or not weight_bytes or not bytes_per_s:
+        return None
+    return acceptance * bytes_per_s / weight_bytes
 
 
 def rounds_reaching(histogram: Floats) -> Floats:
@@ -302,75 +373,3 @@ def lossless_share(ids: Mapping[Any, Sequence[int]], reference: Mapping[Any, Seq
     if not any(key in reference for key in ids):
         return None
     return sum(key in reference and list(ids[key]) == list(reference[key]) for key in ids) / len(ids)
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# What other tools would have printed as "acceptance length"
-# ---------------------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class ToolConvention:
-    """How one tool averages the acceptance length, as a function of the same integers."""
-
-    tool: str
-    formula: str
-    bonus: bool
-    prefill_token: bool
-    averaging: str
-    value: Callable[[Counts], float | None]
-
-
-def _mean_of(top: Floats, bottom: Floats) -> float | None:
-    """Mean over requests with a positive denominator of ``top / bottom``."""
-    kept = bottom > 0
-    return float(np.mean(top[kept] / bottom[kept])) if kept.any() else None
-
-
-def _vllm_request(counts: Counts) -> float | None:
-    if not counts.rounds.any():
-        return None
-    return float(np.mean(1.0 + _each(counts.accepted_raw, counts.rounds)))
-
-
-def _sum_ratio(top: Floats, bottom: Floats) -> float | None:
-    return float(top.sum() / bottom.sum()) if bottom.sum() > 0 else None
-
-
-def _specdec_bench(counts: Counts) -> float | None:
-    kept = counts.rounds > 0
-    return _mean_of(counts.output_tokens[kept], counts.rounds[kept] + 1)
-
-
-CONVENTIONS: tuple[ToolConvention, ...] = (
-    ToolConvention("ddbench", "sum(T - 1) / sum(S)", True, False, "micro, clipped", acceptance_length),
-    ToolConvention(
-        "vLLM counters", "1 + sum(A) / sum(S)", True, False, "micro, unclipped", acceptance_length_unclipped
-    ),
-    ToolConvention(
-        "vLLM per request", "mean(1 + A / S), 1 where S = 0", True, False, "macro, unclipped", _vllm_request
-    ),
-    ToolConvention(
-        "SGLang per request", "mean(T / S)", True, True, "macro, clipped", lambda c: _mean_of(c.output_tokens, c.rounds)
-    ),
-    ToolConvention(
-        "SpecForge", "sum(T) / sum(S)", True, True, "micro, clipped", lambda c: _sum_ratio(c.output_tokens, c.rounds)
-    ),
-    ToolConvention(
-        "DFlash / DDTree scripts",
-        "mean over requests of mean over rounds of (a + 1)",
-        True,
-        False,
-        "macro, unclipped",
-        lambda c: _mean_of(c.accepted_raw + c.rounds, c.rounds),
-    ),
-    ToolConvention("Spec-Bench", "mean over all rounds of (a + 1)", True, False, "micro", acceptance_length_unclipped),
-    ToolConvention(
-        "specdec_bench",
-        "mean(T / (S + 1)): the prefill's chunk is a step",
-        True,
-        True,
-        "macro, clipped",
-        _specdec_bench,
-    ),
-)

@@ -86,25 +86,6 @@ def test_golden_acceptance_by_depth() -> None:
     assert conditional == pytest.approx([4 / 5, 2 / 4, 1 / 2, 1 / 1])
 
 
-@pytest.mark.parametrize(
-    ("tool", "expected"),
-    [
-        ("ddbench", 2.2),
-        ("vLLM counters", 2.6),
-        ("vLLM per request", ((1 + 7 / 3) + (1 + 1 / 2)) / 2),
-        ("SGLang per request", (9 / 3 + 4 / 2) / 2),
-        ("SpecForge", 13 / 5),
-        ("DFlash / DDTree scripts", (10 / 3 + 3 / 2) / 2),
-        ("Spec-Bench", 13 / 5),
-        ("specdec_bench", (9 / 4 + 4 / 3) / 2),
-    ],
-)
-def test_golden_conventions(tool: str, expected: float) -> None:
-    value = {each.tool: each.value for each in metrics.CONVENTIONS}[tool]
-    assert value(Counts.from_columns(SPECULATIVE)) == pytest.approx(expected)
-    assert value(Counts.from_columns(AUTOREGRESSIVE)) is None
-
-
 def test_steady_window_by_hand() -> None:
     # a runs from 0 to 4 s, b from 1 to 3 s: two are in flight from 1 to 3. a decodes 4 tokens evenly, 2 of them inside;
     # b gives its prefill token and 2 decoded ones inside. 5 tokens in 2 s.
@@ -127,6 +108,66 @@ def test_steady_window_ignores_the_instant_of_a_hand_over() -> None:
     counts = Counts.from_columns({name: values[:3] for name, values in columns.items()})
     assert metrics.steady_window(counts) == (0.0, 3.0)
     assert metrics.tokens_per_s_steady([counts]) == pytest.approx(4.0)
+
+
+def closed_loop(users: int, requests: int, seconds: float) -> Counts:
+    """``users`` in flight, each asking again at once; every request takes the same time, to the first token none."""
+    start = [seconds * (index // users) for index in range(requests)]
+    columns = {name: [1] * requests for name in ("rounds", "drafted", "accepted", "accepted_raw")}
+    columns |= {"output_tokens": [11] * requests, "accept_histogram": [None] * requests}  # type: ignore[dict-item]
+    return Counts.from_columns(
+        {**columns, "start_s": start, "ttft_s": [0.0] * requests, "latency_s": [seconds] * requests}
+    )
+
+
+@pytest.mark.parametrize(
+    ("users", "requests", "seconds", "turnovers", "short"),
+    [
+        (4, 12, 1.0, 3.0, True),  # 3 s, every user three times
+        (4, 12, 2.0, 3.0, False),  # 6 s are enough
+        (4, 40, 0.1, 10.0, False),  # 1 s, but every user ten times
+        (1, 9, 0.1, 9.0, True),
+        (3, 8, 1.0, 2.0, True),  # the last two have company of two: the peak of three lasts 2 s
+    ],
+)
+def test_short_windows_by_hand(users: int, requests: int, seconds: float, turnovers: float, short: bool) -> None:
+    counts = closed_loop(users, requests, seconds)
+    assert metrics.steady_turnovers(counts) == turnovers
+    assert metrics.steady_short(counts) is short
+
+
+def test_no_window_is_not_a_short_one() -> None:
+    assert metrics.steady_short(closed_loop(1, 3, 0.0)) is None
+    assert metrics.steady_turnovers(closed_loop(1, 3, 0.0)) is None
+
+
+def test_percentiles() -> None:
+    assert metrics.percentile(np.arange(1, 12, dtype=float), 50) == 6.0
+    assert metrics.percentile(np.arange(11, dtype=float), 95) == pytest.approx(9.5)
+    assert metrics.percentile(np.zeros(0), 50) is None
+    assert metrics.percentile(np.asarray([1.0, np.nan]), 50) is None
+
+
+def test_p99_needs_459_samples() -> None:
+    """The least n of which one exceeds the 99th percentile with a certainty of 99 %: 0.99 ** n <= 0.01."""
+    assert 0.99**metrics.P99_SAMPLES <= 0.01 < 0.99 ** (metrics.P99_SAMPLES - 1)
+    assert metrics.P99_SAMPLES == 459
+    assert metrics.percentile(np.arange(458, dtype=float), 99) is None
+    assert metrics.percentile(np.arange(459, dtype=float), 99) == pytest.approx(453.42)
+
+
+def test_bandwidth_ceiling_by_hand() -> None:
+    # 16 GB of weights at 1.6 TB/s: a round takes 10 ms at least, so 100 rounds a second, of 1 or of 3.5 tokens.
+    assert metrics.bandwidth_ceiling(1.0, 16_000_000_000, 1_600_000_000_000) == pytest.approx(100.0)
+    assert metrics.bandwidth_ceiling(3.5, 16_000_000_000, 1_600_000_000_000) == pytest.approx(350.0)
+    for unknown in ((None, 1, 1), (1.0, None, 1), (1.0, 1, None)):
+        assert metrics.bandwidth_ceiling(*unknown) is None  # type: ignore[arg-type]
+
+
+def test_joined_counts_are_the_requests_one_after_another() -> None:
+    both = Counts.joined([Counts.from_columns(SPECULATIVE), Counts.from_columns(AUTOREGRESSIVE)])
+    assert both.output_tokens.tolist() == [9, 4, 9, 4]
+    assert both.histogram.tolist() == [[0, 1, 1, 0, 1], [1, 1, 0, 0, 0], [0] * 5, [0] * 5]
 
 
 @pytest.mark.parametrize(
