@@ -99,6 +99,9 @@ class CellStatus:
     seconds: float  # wall time of the cell, warm-up included
     gpu: str | None
     peak_memory_gib: float | None
+    build: str | None = None  # hash of the engine's source, where the engine is part of ddbench
+    target_weight_bytes: int | None = None  # of the target that a decode step reads, as the engine holds them
+    gpu_bytes_per_s: int | None = None  # memory bandwidth of one GPU
 
 
 REQUESTS = pa.schema(
@@ -125,6 +128,9 @@ REQUESTS = pa.schema(
         ("cached_tokens", pa.int32()),
         ("output_token_ids", pa.list_(pa.int32())),
         ("error", pa.string()),
+        # Of autoregressive decoding at temperature 0, from a pass that is not measured: log-probability of the target's
+        # best token less that of its second best, one an output token; null where not gathered (docs/guards.md).
+        ("output_gaps", pa.list_(pa.float32())),
     ]
 )
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -12,12 +12,30 @@ from ddbench.records import Cell, Status
 
 @dataclass(frozen=True)
 class Prompt:
-    """One prompt record. Only the first of its ``turns`` is asked."""
+    """What a user says, turn by turn, and the answers given to the turns before the one that is asked.
+
+    A record of a workload has all its ``turns`` and no answers. As a request, a prompt asks the turn that has none yet:
+    with k ``answers`` that is turn k, and the conversation before it is fixed, the same for every arm.
+    """
 
     id: str
     dataset: str
     category: str
     turns: tuple[str, ...]
+    answers: tuple[str, ...] = ()
+
+    @property
+    def turn(self) -> int:
+        """The turn that is asked, from 0."""
+        return len(self.answers)
+
+    @property
+    def messages(self) -> list[dict[str, str]]:
+        """The conversation up to the turn that is asked, as chat templates take it."""
+        said = [{"role": "user", "content": text} for text in self.turns[: self.turn + 1]]
+        answered = [{"role": "assistant", "content": text} for text in self.answers]
+        pairs = [message for pair in zip(said, answered, strict=False) for message in pair]
+        return [*pairs, said[-1]]
 
 
 @dataclass(frozen=True)
@@ -59,7 +77,8 @@ class ServerOptions:
 class ServerSpec:
     """One server configuration: what must be the same for cells to share a running engine.
 
-    ``context_length`` bounds prompt and answer together. ``server`` is None for the reference engine.
+    ``context_length`` bounds prompt and answer together. ``server`` is None for the reference engine. ``gaps``: whether
+    autoregressive cells at temperature 0 are followed by a pass that is not measured and gathers ``output_gaps``.
     """
 
     model: ModelFiles
@@ -75,6 +94,21 @@ class ServerSpec:
     max_new_tokens: int
     timeout_s: float
     server: ServerOptions | None = None
+    gaps: bool = False
+
+
+@dataclass(frozen=True)
+class NewPrompts:
+    """What a process of ours is told by :meth:`Runner.ask`."""
+
+    prompts: tuple[Prompt, ...]
+
+
+@dataclass(frozen=True)
+class Answers:
+    """What a process of ours is asked by :meth:`Runner.texts`."""
+
+    token_ids: tuple[tuple[int, ...], ...]
 
 
 @dataclass(frozen=True)
@@ -92,6 +126,7 @@ class CellOutcome:
     reason: str | None
     gpu: str | None = None
     peak_memory_gib: float | None = None
+    build: str | None = None  # see CellStatus
 
 
 class EngineFailure(Exception):
@@ -114,6 +149,23 @@ class Runner(Protocol):
 
         Raises:
             EngineFailure: the engine is gone; ``start`` again before the next cell.
+        """
+
+    def ask(self, prompts: tuple[Prompt, ...]) -> dict[str, Any]:
+        """From now on measures these prompts in the place of the spec's; returns facts of them as ``start`` does.
+
+        The engine has been started.
+
+        Raises:
+            ConfigError: a prompt that cannot be used.
+            EngineFailure: the engine is gone.
+        """
+
+    def texts(self, token_ids: Sequence[Sequence[int]]) -> list[str]:
+        """Answers as text, special tokens left out. The engine has been started.
+
+        Raises:
+            EngineFailure: the engine is gone.
         """
 
     def stop(self) -> None:

@@ -41,6 +41,7 @@ class Completion:
     speculation: Speculation | None
     error: str | None
     refused: bool = False
+    gaps: tuple[float | None, ...] = ()  # see Event; of requests that asked for them
 
 
 def not_sent(request: TokenRequest, why: str, now_s: float) -> Completion:
@@ -128,6 +129,7 @@ class _Stream:
     cached_tokens: int | None = None
     speculation: Speculation | None = None
     error: str | None = None
+    gaps: list[float | None] = field(default_factory=list)
     done: bool = False
     _rest: bytes = b""
 
@@ -149,6 +151,7 @@ class _Stream:
             self.token_ids.extend(event.token_ids)
             self.times_s.append(now_s)
             self.tokens.append(len(event.token_ids))
+            self.gaps.extend(event.gaps)
         self.finish_reason = event.finish_reason or self.finish_reason
         if event.prompt_tokens is not None:
             self.prompt_tokens, self.cached_tokens = event.prompt_tokens, event.cached_tokens
@@ -184,6 +187,7 @@ class _Stream:
             self.speculation,
             error,
             refused,
+            tuple(self.gaps),
         )
 
 

@@ -1,9 +1,9 @@
 """The words of an OpenAI-compatible ``/v1/completions`` with token ids: what is sent, and what a stream's events say.
 
-The fields beyond OpenAI's own (``return_token_ids``, ``top_k``, ``ignore_eos``, ``stop_token_ids``, ``token_ids`` of a
-chunk, ``metrics.speculative_decoding`` of the usage chunk) are vLLM's, from the documentation of its OpenAI-compatible
-server. The last one needs vLLM 0.32 with ``--per-request-spec-decode-metrics``, and ``cached_tokens`` needs
-``--enable-prompt-tokens-details``.
+The fields beyond OpenAI's own (``return_token_ids``, ``return_tokens_as_token_ids``, ``top_k``, ``ignore_eos``,
+``stop_token_ids``, ``token_ids`` of a chunk, ``metrics.speculative_decoding`` of the usage chunk) are vLLM's, from the
+documentation of its OpenAI-compatible server. The last one needs vLLM 0.32 with
+``--per-request-spec-decode-metrics``, and ``cached_tokens`` needs ``--enable-prompt-tokens-details``.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ class TokenRequest:
     seed: int = 0
     ignore_eos: bool = False
     stop_ids: tuple[int, ...] = ()
+    gaps: bool = False  # asks for the two best tokens of every step; slower, so never of a request that is measured
 
 
 @dataclass(frozen=True)
@@ -46,7 +47,10 @@ class Speculation:
 
 @dataclass(frozen=True)
 class Event:
-    """One event of a stream, as far as it says anything; ``token_ids`` are those new in it."""
+    """One event of a stream, as far as it says anything; ``token_ids`` are those new in it.
+
+    ``gaps``: of each new token, the best log-probability less the second best; None where it is neither of the two.
+    """
 
     token_ids: tuple[int, ...] = ()
     finish_reason: str | None = None
@@ -55,6 +59,7 @@ class Event:
     cached_tokens: int | None = None
     speculation: Speculation | None = None
     error: str | None = None
+    gaps: tuple[float | None, ...] = ()
 
 
 def body(request: TokenRequest, model: str) -> dict[str, Any]:
@@ -78,6 +83,7 @@ def body(request: TokenRequest, model: str) -> dict[str, Any]:
         "stream": True,
         "stream_options": {"include_usage": True},
         "return_token_ids": True,
+        **({"logprobs": 2, "return_tokens_as_token_ids": True} if request.gaps else {}),
     }
 
 
@@ -91,11 +97,12 @@ def read_event(data: dict[str, Any]) -> Event:
         return Event(error=error_text(data))
     usage = data.get("usage") or {}
     details = usage.get("prompt_tokens_details") or {}
-    token_ids, finish_reason = (), None
+    token_ids, finish_reason, logprobs = (), None, None
     if choices := data.get("choices"):
         token_ids, finish_reason = choices[0].get("token_ids"), choices[0].get("finish_reason")
         if token_ids is None:
             raise ValueError("the server sends no token ids: it does not know return_token_ids")
+        logprobs = choices[0].get("logprobs")
     return Event(
         tuple(token_ids),
         finish_reason,
@@ -103,7 +110,20 @@ def read_event(data: dict[str, Any]) -> Event:
         usage.get("completion_tokens"),
         details.get("cached_tokens"),
         _speculation((data.get("metrics") or {}).get("speculative_decoding")),
+        gaps=_gaps(logprobs),
     )
+
+
+def _gaps(logprobs: dict[str, Any] | None) -> tuple[float | None, ...]:
+    """From ``tokens`` and ``top_logprobs`` of a choice, one entry a token; tokens are named ``token_id:<id>``."""
+    if not logprobs:
+        return ()
+    gaps = []
+    for token, offered in zip(logprobs["tokens"], logprobs["top_logprobs"], strict=True):
+        first, *rest = sorted((offered or {}).items(), key=lambda item: -item[1]) or [("", 0.0)]
+        known = bool(rest) and token in (first[0], rest[0][0])
+        gaps.append(first[1] - rest[0][1] if known else None)
+    return tuple(gaps)
 
 
 def error_text(data: Any) -> str:

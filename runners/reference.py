@@ -7,14 +7,15 @@ import os
 import signal
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from multiprocessing.connection import Connection
 from multiprocessing.context import SpawnProcess
 from pathlib import Path
 from typing import Any
 
 from ddbench.errors import ConfigError
-from runners.base import CellJob, CellOutcome, EngineFailure, ServerSpec
+from runners.base import Answers, CellJob, CellOutcome, EngineFailure, NewPrompts, Prompt, ServerSpec
 from runners.machine import version
 from runners.worker import serve
 
@@ -84,6 +85,23 @@ class ReferenceRunner:
                 outcome: CellOutcome = rest[0]
                 return outcome
             on_progress(rest[0], rest[1])
+
+    def ask(self, prompts: tuple[Prompt, ...]) -> dict[str, Any]:
+        assert self._connection is not None
+        self._connection.send(NewPrompts(prompts))
+        kind, *rest = self._receive(self.spec.timeout_s)
+        if kind == "refused":
+            raise ConfigError(*rest)
+        self.spec = replace(self.spec, prompts=prompts)
+        facts: dict[str, Any] = rest[0]
+        return facts
+
+    def texts(self, token_ids: Sequence[Sequence[int]]) -> list[str]:
+        assert self._connection is not None
+        self._connection.send(Answers(tuple(map(tuple, token_ids))))
+        _, *rest = self._receive(self.spec.timeout_s)
+        texts: list[str] = rest[0]
+        return texts
 
     def stop(self) -> None:
         if self._connection is not None:

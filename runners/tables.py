@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 
 from ddbench.records import REQUESTS, ROUNDS, TELEMETRY, Cell
 from runners.base import Prompt
+from runners.gaps import Gaps
 from runners.telemetry import Sample
 
 if TYPE_CHECKING:
@@ -22,9 +23,20 @@ Measured = tuple[Prompt, int, "Generation"]  # the prompt, which repeat, and wha
 Rows = list[dict[str, Any]]
 
 
-def write_tables(folder: Path, cell: Cell, measured: Sequence[Measured], samples: Sequence[Sample]) -> None:
-    """Writes requests.parquet, rounds.parquet and telemetry.parquet of a cell of the reference engine."""
+def write_tables(
+    folder: Path,
+    cell: Cell,
+    measured: Sequence[Measured],
+    samples: Sequence[Sample],
+    gaps: Sequence[Gaps | None] | None = None,
+) -> None:
+    """Writes requests.parquet, rounds.parquet and telemetry.parquet of a cell of the reference engine.
+
+    ``gaps``: ``output_gaps`` of each request, None where they were not gathered.
+    """
     requests = [_request(cell, *item) for item in measured]
+    for row, found in zip(requests, gaps or [None] * len(requests), strict=True):
+        row["output_gaps"] = found
     rounds = [row for item in measured for row in _rounds(cell, *item)]
     write_rows(folder, cell, requests, rounds, samples)
 

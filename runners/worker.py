@@ -1,13 +1,14 @@
 """The process in which the reference engine lives: loads the pair, then measures the cells it is sent.
 
 Messages to the parent are tuples: ``("ready", facts)``, ``("refused", key, value, allowed)``, ``("crashed", text)``,
-``("progress", done, all)``, ``("done", CellOutcome)``. From the parent come :class:`CellJob` values; the end of the
-pipe ends the process.
+``("progress", done, all)``, ``("done", CellOutcome)``, ``("asked", facts)``, ``("texts", texts)``. From the parent come
+:class:`CellJob`, :class:`NewPrompts` and :class:`Answers` values; the end of the pipe ends the process.
 """
 
 from __future__ import annotations
 
 import gc
+import hashlib
 import os
 import signal
 import sys
@@ -20,11 +21,15 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
+import ddbench
 from ddbench.errors import ConfigError
-from runners.base import CellJob, CellOutcome, ModelFiles, ServerSpec
-from runners.prompts import Encoder, Tokenized, lengths, stop_ids
+from runners import gaps
+from runners.base import Answers, CellJob, CellOutcome, ModelFiles, NewPrompts, ServerSpec
+from runners.prompts import Encoder, Tokenized, lengths, plain_texts, stop_ids
 from runners.tables import Measured, write_tables
 from runners.telemetry import Telemetry
+
+ENGINE_SOURCE = ("decoding", "drafters", "tree")  # packages of ddbench
 
 
 def serve(connection: Connection, spec: ServerSpec, log: str) -> None:
@@ -44,11 +49,16 @@ def serve(connection: Connection, spec: ServerSpec, log: str) -> None:
     connection.send(("ready", engine.facts()))
     while True:
         try:
-            job: CellJob = connection.recv()
+            job: CellJob | NewPrompts | Answers = connection.recv()
         except EOFError:
             return
-        _redirect(job.folder / "server.log")
-        connection.send(("done", engine.measure(job, connection)))
+        if isinstance(job, CellJob):
+            _redirect(job.folder / "server.log")
+            connection.send(("done", engine.measure(job, connection)))
+        elif isinstance(job, NewPrompts):
+            connection.send(engine.ask(job))
+        else:
+            connection.send(("texts", plain_texts(engine.pair.tokenizer, job.token_ids)))
 
 
 class Engine:
@@ -70,11 +80,12 @@ class Engine:
         tokenizer = self.pair.tokenizer
         self.stop_ids = frozenset() if spec.ignore_eos else stop_ids(tokenizer, self.pair.target.generation_config)
         limit = min(spec.context_length, self.pair.max_length or spec.context_length)
-        encode = Encoder(tokenizer, spec.template, spec.thinking, limit, spec.max_new_tokens)
-        self.prompts = [encode(prompt) for prompt in spec.prompts]
-        self.warmup = [encode(prompt) for prompt in spec.warmup]
+        self.encode = Encoder(tokenizer, spec.template, spec.thinking, limit, spec.max_new_tokens)
+        self.prompts = [self.encode(prompt) for prompt in spec.prompts]
+        self.warmup = [self.encode(prompt) for prompt in spec.warmup]
         self.cuda = self.pair.device.type == "cuda"
         self.gpu = torch.cuda.get_device_name(self.pair.device) if self.cuda else None
+        self.build = source_hash(Path(ddbench.__file__).parent)
 
     def facts(self) -> dict[str, Any]:
         import torch
@@ -85,6 +96,14 @@ class Engine:
             "torch_cuda": torch.version.cuda,
             "prompt_tokens": lengths(self.prompts),
         }
+
+    def ask(self, new: NewPrompts) -> tuple[Any, ...]:
+        """Takes other prompts to be measured; returns the message for the parent."""
+        try:
+            self.prompts = [self.encode(prompt) for prompt in new.prompts]
+        except ConfigError as error:
+            return "refused", error.key, error.value, error.allowed
+        return "asked", {"prompt_tokens": lengths(self.prompts)}
 
     def measure(self, job: CellJob, connection: Connection) -> CellOutcome:
         """Warms up, measures and writes one cell; any exception of the engine becomes a failed cell with its reason."""
@@ -133,27 +152,60 @@ class Engine:
         measured: list[Measured] = [
             (item.prompt, repeat, generation) for (item, repeat), generation in zip(todo, generations, strict=True)
         ]
-        write_tables(job.folder, job.cell, measured, telemetry.samples)
         peak = torch.cuda.max_memory_allocated(self.pair.device) / 2**30 if self.cuda else telemetry.peak_rss_gib
+        found = self._gaps(measured) if gaps.wanted(self.spec, job.cell) else None
+        write_tables(job.folder, job.cell, measured, telemetry.samples, found)
         status, reason = judge(arm.strategy, measured)
-        return CellOutcome(status, reason, self.gpu, peak)
+        return CellOutcome(status, reason, self.gpu, peak, self.build)
+
+    def _gaps(self, measured: list[Measured]) -> list[gaps.Gaps | None]:
+        """``output_gaps`` of the first repeat. What goes wrong is said in the log: the cell has been measured."""
+        from ddbench.decoding.gaps import top_two_gaps
+
+        found: list[gaps.Gaps | None] = []
+        clock = time.perf_counter()
+        for _, repeat, generation in measured:
+            wanted = repeat == 0 and generation.error is None
+            try:
+                ids = generation.request.token_ids, generation.output_token_ids
+                found.append(top_two_gaps(self.pair, *ids) if wanted else None)
+            except Exception:  # noqa: BLE001  no memory left for it, say
+                traceback.print_exc()
+                found.append(None)
+        _log(f"gaps of {sum(each is not None for each in found)} outputs in {time.perf_counter() - clock:.3f} s")
+        return found
 
     def _requests(self, cell: Any, items: list[Tokenized], repeat: int, new_tokens: int) -> list[Any]:
         from ddbench.decoding import Request, Sampling
 
         sampling = Sampling(cell.temperature, cell.top_p, cell.top_k, cell.seed + repeat)
-        return [Request(item.prompt.id, item.token_ids, new_tokens, sampling, self.stop_ids) for item in items]
+        return [
+            Request(item.prompt.id, item.token_ids, new_tokens, sampling, self.stop_ids, item.prompt.turn)
+            for item in items
+        ]
 
 
 def judge(strategy: str, measured: list[Measured]) -> tuple[Any, str | None]:
-    """Status of a measured cell: failed if a request failed, suspect if a speculative arm never speculated."""
+    """Status of a measured cell: failed if a request failed, or if a speculative arm never speculated."""
     errors = [generation.error for _, _, generation in measured if generation.error]
     if errors:
         return "failed", f"{len(errors)} of {len(measured)} requests failed: {errors[0]}"
     longer = [generation for _, _, generation in measured if len(generation.output_token_ids) > 1]
     if strategy != "autoregressive" and longer and not any(generation.rounds for generation in longer):
-        return "suspect", "no verify round was recorded: speculation was not active"
+        return "failed", "no verify round was recorded: speculation was not active"
     return "ok", None
+
+
+def source_hash(root: Path) -> str:
+    """Hash of the source, in the package ``ddbench`` at ``root``, that decides how the reference engine computes.
+
+    Two builds of one version differ in it.
+    """
+    files = sorted(path for part in ENGINE_SOURCE for path in (root / part).rglob("*.py"))
+    digest = hashlib.sha256()
+    for path in files:
+        digest.update(f"{path.relative_to(root).as_posix()}\0".encode() + path.read_bytes() + b"\0")
+    return digest.hexdigest()[:16]
 
 
 def _load(spec: ServerSpec, scratch: Path) -> Any:

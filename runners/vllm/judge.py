@@ -31,6 +31,8 @@ def judge(
         return "failed", f"the server speculated: {totals.drafts} drafts counted"
     if expected.drafted and totals.drafts == 0 and any(len(each.token_ids) > 1 for each in completions):
         return "failed", "no draft was counted: speculation was not active"
+    if expected.drafted and _other_shape(expected, totals, len(completions)):
+        return "failed", f"{_drafts(totals)}, not {expected.drafted} a round: the server runs another shape"
     problems = [*_differences(tally, totals), *_shape(expected, totals), *_plain(tally)] if expected.drafted else []
     late = find_joined(expected.drafted, completions, tally).problem
     problems += [late] if late is not None else []
@@ -54,7 +56,20 @@ def _shape(expected: Expected, totals: SpecCounters) -> list[str]:
     whole = expected.drafted * totals.drafts
     if totals.drafted == whole or (expected.fewer and totals.drafted < whole):
         return []
-    return [f"{totals.drafted} tokens drafted in {totals.drafts} rounds, not {expected.drafted} a round"]
+    return [f"{_drafts(totals)}, not {expected.drafted} a round"]
+
+
+def _other_shape(expected: Expected, totals: SpecCounters, requests: int) -> bool:
+    """Whether the server drafted more than the arm does, or less by more than one draft of every request.
+
+    The last draft of a request may be cut where its context ends; nothing else makes an unpruned draft shorter.
+    """
+    missing = expected.drafted * totals.drafts - totals.drafted
+    return missing < 0 or (not expected.fewer and missing > expected.drafted * requests)
+
+
+def _drafts(totals: SpecCounters) -> str:
+    return f"{totals.drafted} tokens drafted in {totals.drafts} rounds"
 
 
 def _plain(tally: Tally) -> list[str]:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ddbench.errors import ConfigError
-from runners.base import ModelFiles, ServerSpec
-from runners.prompts import Encoder, Tokenized, stop_ids
+from runners.base import ModelFiles, Prompt, ServerSpec
+from runners.prompts import Encoder, Tokenized, plain_texts, stop_ids
 
 
 @dataclass(frozen=True)
@@ -15,6 +16,14 @@ class Asked:
     prompts: list[Tokenized]
     warmup: list[Tokenized]
     stop_ids: frozenset[int]
+    encode: Encoder
+
+    def with_prompts(self, prompts: Sequence[Prompt]) -> Asked:
+        """The same with other prompts. Raises ConfigError for one that does not fit."""
+        return replace(self, prompts=[self.encode(each) for each in prompts])
+
+    def texts(self, token_ids: Sequence[Sequence[int]]) -> list[str]:
+        return plain_texts(self.encode.tokenizer, token_ids)
 
 
 def materialised(spec: ServerSpec, scratch: Path) -> ModelFiles:
@@ -49,4 +58,4 @@ def prompts(spec: ServerSpec, model: ModelFiles) -> Asked:
     limit = spec.context_length - (spec.server.reserved if spec.server else 0)
     encode = Encoder(tokenizer, spec.template, spec.thinking, limit, spec.max_new_tokens)
     ends = frozenset() if spec.ignore_eos else stop_ids(tokenizer, config)
-    return Asked([encode(each) for each in spec.prompts], [encode(each) for each in spec.warmup], ends)
+    return Asked([encode(each) for each in spec.prompts], [encode(each) for each in spec.warmup], ends, encode)

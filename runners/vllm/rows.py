@@ -38,7 +38,7 @@ def requests_of(
                 cell.temperature,
                 cell.top_p,
                 cell.top_k,
-                seed=request_seed(cell.seed + repeat, item.prompt.id),
+                seed=request_seed(cell.seed + repeat, item.prompt.id, item.prompt.turn),
                 ignore_eos=ignore_eos,
                 stop_ids=tuple(sorted(stop_ids)),
             ),
@@ -47,9 +47,10 @@ def requests_of(
     ]
 
 
-def request_seed(seed: int, prompt_id: str) -> int:
-    """A seed of its own for each prompt, so that no two draw alike; the same in every arm."""
-    return int.from_bytes(hashlib.sha256(f"{seed}/{prompt_id}".encode()).digest()[:4]) >> 1
+def request_seed(seed: int, prompt_id: str, turn: int = 0) -> int:
+    """A seed of its own for each turn of each prompt, so that no two draw alike; the same in every arm."""
+    text = f"{seed}/{prompt_id}/{turn}" if turn else f"{seed}/{prompt_id}"
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:4]) >> 1
 
 
 def request_rows(cell: Cell, sent: Sequence[Sent], result: LoadResult, tally: Tally) -> list[dict[str, Any]]:
@@ -111,7 +112,7 @@ def _origin(cell: Cell, sent: Sent) -> dict[str, Any]:
         "cell_id": cell.cell_id,
         "block": cell.block,
         "prompt_id": sent.item.prompt.id,
-        "turn": 0,
+        "turn": sent.item.prompt.turn,
         "repeat": sent.repeat,
     }
 

@@ -7,13 +7,14 @@ import shutil
 import tempfile
 import time
 import urllib.request
-from collections.abc import Callable
-from dataclasses import asdict
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 from ddbench.records import Cell
-from runners.base import CellJob, CellOutcome, EngineFailure, ServerSpec
+from runners import gaps
+from runners.base import CellJob, CellOutcome, EngineFailure, Prompt, ServerSpec
 from runners.engine_log import LogWatch
 from runners.load import ClosedLoop, LoadResult, OpenLoop, run_load
 from runners.ports import claim_port
@@ -78,6 +79,14 @@ class VllmRunner:
         finally:
             serving.keep_log(job.folder)
 
+    def ask(self, prompts: tuple[Prompt, ...]) -> dict[str, Any]:
+        self._asked = self._asked.with_prompts(prompts)
+        self.spec = replace(self.spec, prompts=prompts)
+        return {"prompt_tokens": lengths(self._asked.prompts)}
+
+    def texts(self, token_ids: Sequence[Sequence[int]]) -> list[str]:
+        return self._asked.texts(token_ids)
+
     def stop(self) -> None:
         if self._serving is not None:
             self._serving.end()
@@ -134,7 +143,12 @@ class VllmRunner:
         drafted = drafted_tokens(cell.arm, serving.model)
         counted = tally(result.completions, drafted, totals)
         rounds = round_rows(cell, sent, counted)
-        write_rows(job.folder, cell, request_rows(cell, sent, result, counted), rounds, telemetry.samples)
+        rows = request_rows(cell, sent, result, counted)
+        expected = Expected(drafted, fewer=cell.arm.min_log_prob is not None)
+        status, reason = judge(expected, result.completions, counted, totals)
+        peak = _peak_gib(telemetry, server, bool(gpus))
+        note = self._add_gaps(serving, server, cell, sent, rows) if gaps.wanted(self.spec, cell) else None
+        write_rows(job.folder, cell, rows, rounds, telemetry.samples)
         notes = {
             **serving.facts,
             "warmup": asdict(warm),
@@ -142,15 +156,35 @@ class VllmRunner:
             "counted_by": counted.source,
             "last_rounds_dealt": counted.guessed,
             "peak_in_flight": result.peak_in_flight,
+            "gaps": note,
         }
         (job.folder / NOTES).write_text(json.dumps(notes, indent=2) + "\n", encoding="utf-8")
         serving.say(
             f"{len(warm.step_s)} warm-up passes in {warm.seconds:.3f} s{f' ({warm.problem})' if warm.problem else ''}; "
             f"{len(sent)} requests, {cell.batch_size} in flight, in {result.finish_s - result.start_s:.3f} s"
         )
-        expected = Expected(drafted, fewer=cell.arm.min_log_prob is not None)
-        status, reason = judge(expected, result.completions, counted, totals)
-        return CellOutcome(status, reason, self._gpu, _peak_gib(telemetry, server, bool(gpus)))
+        return CellOutcome(status, reason, self._gpu, peak)
+
+    def _add_gaps(
+        self, serving: Serving, server: AnyServer, cell: Cell, sent: list[Sent], rows: list[dict[str, Any]]
+    ) -> str:
+        """Repeats the first repeat's requests and puts ``output_gaps`` into their rows; returns what came of it.
+
+        The measurement stands whatever happens here: where the server goes, the next cell starts another.
+        """
+        first = [index for index, each in enumerate(sent) if each.repeat == 0]
+        asked = [replace(sent[index], request=replace(sent[index].request, gaps=True)) for index in first]
+        again = self._send(serving, server, asked, ClosedLoop(cell.batch_size), None)
+        if again.ended is not None:
+            serving.end()
+        for index, done in zip(first, again.completions, strict=True):
+            if done.error is None:
+                rows[index]["output_gaps"] = gaps.of_another_run(
+                    rows[index]["output_token_ids"], done.token_ids, done.gaps
+                )
+        known = sum(rows[index].get("output_gaps") is not None for index in first)
+        errors = [each.error for each in again.completions if each.error]
+        return f"{known} of {len(first)} outputs" + (f"; {errors[0]}" if errors else "")
 
     def _warm_up(self, serving: Serving, server: AnyServer, job: CellJob) -> Warmup:
         """On prompts that are not measured, at the cell's concurrency, until the steps are steady."""

@@ -14,7 +14,7 @@ from runners.random_models import BLOCK_SIZE, END_TOKEN, MASK_TOKEN, VOCAB, writ
 from runners.reference import engine_version, unsupported
 from runners.tables import histogram, write_tables
 from runners.telemetry import Telemetry
-from runners.worker import judge
+from runners.worker import judge, source_hash
 
 ARM = Arm("reference", "1", "ddtree", 2, 3, 4, False, None, "m", "t", None, "d", None, "local", {})
 CELL = Cell(ARM, "w", "h", 1, 1, 6, 0.0, 1.0, 0, 0, 1, 2)
@@ -58,6 +58,7 @@ def test_tables_hold_counts_and_clocks(tmp_path: Path) -> None:
         "cached_tokens": 0,
         "output_token_ids": [7, 8, 9, 10, 11, 12],
         "error": None,
+        "output_gaps": None,
     }
     rounds = pq.read_table(tmp_path / "rounds.parquet").to_pylist()
     assert pq.read_schema(tmp_path / "rounds.parquet").equals(ROUNDS)
@@ -79,9 +80,23 @@ def test_judgement() -> None:
     broken = (PROMPT, 0, generation((), (), "out of memory"))
     assert judge("ddtree", [good]) == ("ok", None)
     assert judge("autoregressive", [idle]) == ("ok", None)
-    assert judge("ddtree", [idle])[0] == "suspect"
+    assert judge("ddtree", [idle])[0] == "failed"
     assert judge("ddtree", [good, broken]) == ("failed", "1 of 2 requests failed: out of memory")
     assert judge("ddtree", [(PROMPT, 0, generation((), (7,)))]) == ("ok", None)
+
+
+def test_the_build_is_the_source_that_computes(tmp_path: Path) -> None:
+    for name in ("decoding", "tree", "plugins"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "code.py").write_text("x = 1\n")
+    before = source_hash(tmp_path)
+    (tmp_path / "plugins" / "code.py").write_text("x = 2\n")  # of another engine
+    assert source_hash(tmp_path) == before
+    (tmp_path / "tree" / "code.py").write_text("x = 2\n")
+    after = source_hash(tmp_path)
+    assert after != before
+    (tmp_path / "tree" / "code.py").rename(tmp_path / "tree" / "renamed.py")
+    assert source_hash(tmp_path) not in (before, after)
 
 
 def test_telemetry_samples_this_process() -> None:

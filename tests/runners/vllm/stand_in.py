@@ -45,6 +45,11 @@ class Handler(http.server.BaseHTTPRequestHandler):
             count = min({event_tokens}, left)
             left -= count
             choice = {{"text": "", "token_ids": [5] * count, "finish_reason": None if left else "length"}}
+            if body.get("logprobs") and {mortal}:
+                os._exit(1)
+            if body.get("logprobs"):
+                two = {{"token_id:5": -0.25, "token_id:6": -0.25 - left}}
+                choice["logprobs"] = {{"tokens": ["token_id:5"] * count, "top_logprobs": [two] * count}}
             self.wfile.write(b"data: " + json.dumps({{"choices": [choice]}}).encode() + b"\\n\\n")
             self.wfile.flush()
         self.wfile.write(b"data: [DONE]\\n\\n")
@@ -55,11 +60,14 @@ http.server.ThreadingHTTPServer(("127.0.0.1", port), Handler).serve_forever()
 """
 
 
-def write_stand_in(folder: Path, says: str = "starting", event_tokens: int = 1) -> str:
-    """The path of the program. ``says``: in its log at the start. ``event_tokens``: steps that an event joins."""
+def write_stand_in(folder: Path, says: str = "starting", event_tokens: int = 1, mortal: bool = False) -> str:
+    """The path of the program. ``says``: in its log at the start. ``event_tokens``: steps that an event joins.
+
+    ``mortal``: it dies when it is asked for its best two tokens.
+    """
     path = folder / "python"
     plugin = plugin_hash(ROOT)
-    text = SCRIPT.format(python=sys.executable, plugin=plugin, says=says, event_tokens=event_tokens)
+    text = SCRIPT.format(python=sys.executable, plugin=plugin, says=says, event_tokens=event_tokens, mortal=mortal)
     path.write_text(text, encoding="utf-8")
     path.chmod(0o755)
     return str(path)

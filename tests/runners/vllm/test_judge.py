@@ -42,7 +42,15 @@ def test_disagreement_is_suspect_with_the_numbers() -> None:
     status, reason = judge(Expected(9), DONE, TALLY, TRUTH)
     assert (status, reason) == ("suspect", "35 tokens drafted in 5 rounds, not 9 a round")
     assert judge(Expected(9, fewer=True), DONE, TALLY, TRUTH) == ("ok", None)
-    assert judge(Expected(6, fewer=True), DONE, TALLY, TRUTH)[0] == "suspect"
+
+
+def test_another_shape_than_the_arms_fails() -> None:
+    more = "35 tokens drafted in 5 rounds, not 6 a round: the server runs another shape"
+    for fewer in (False, True):
+        assert judge(Expected(6, fewer), DONE, TALLY, TRUTH) == ("failed", more)
+    assert judge(Expected(11), DONE, TALLY, TRUTH)[0] == "suspect"  # 20 missing: less than a draft of each request
+    assert judge(Expected(12), DONE, TALLY, TRUTH)[0] == "failed"  # 25 missing
+    assert judge(Expected(12, fewer=True), DONE, TALLY, TRUTH) == ("ok", None)
 
 
 def test_the_plug_in_must_have_registered() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -109,3 +110,35 @@ def test_a_port_that_is_free_stays_free_for_the_server(tmp_path: Path) -> None:
         assert outcome.status != "failed", outcome.reason
         assert COMPLETION in asked
         runner.start()  # again, while a server of ours holds it
+
+
+def gaps_of(folder: Path) -> list[list[float | None] | None]:
+    return [row["output_gaps"] for row in pq.read_table(folder / "requests.parquet").to_pylist()]
+
+
+def test_gaps_are_gathered_after_the_measurement_of_the_autoregressive_arms_first_answers(tmp_path: Path) -> None:
+    plain = arm("autoregressive", demands=CPU)
+    with started(replace(spec(write_stand_in(tmp_path)), gaps=True)) as runner:
+        first, asked = measure(runner, tmp_path / "first", cell(plain))
+        assert first.status != "failed", first.reason
+        none, without = measure(runner, tmp_path / "block", replace(cell(plain), block=1, repeats=1))
+        measure(runner, tmp_path / "sampled", replace(cell(plain), temperature=1.0))
+    # the first token's gap is what is left after it, and so on down to 0
+    told = [float(left) for left in range(TOKENS - 1, -1, -1)]
+    assert gaps_of(tmp_path / "first") == [told] * 3 + [None] * 3  # two repeats
+    assert len(asked) - len(without) >= 3
+    assert none.status != "failed", none.reason
+    assert gaps_of(tmp_path / "block") == [None] * 3
+    assert gaps_of(tmp_path / "sampled") == [None] * 6
+    assert json.loads((tmp_path / "first" / "engine.json").read_text())["gaps"] == "3 of 3 outputs"
+
+
+def test_a_server_that_dies_over_gaps_takes_nothing_of_the_measured_cell(tmp_path: Path) -> None:
+    plain = arm("autoregressive", demands=CPU)
+    with started(replace(spec(write_stand_in(tmp_path, mortal=True)), gaps=True)) as runner:
+        outcome, _ = measure(runner, tmp_path / "cell", cell(plain))
+        assert outcome.status != "failed", outcome.reason
+        assert gaps_of(tmp_path / "cell") == [None] * MEASURED
+        assert json.loads((tmp_path / "cell" / "engine.json").read_text())["gaps"].startswith("0 of 3 outputs; ")
+        after, _ = measure(runner, tmp_path / "after", cell(plain, 1))
+        assert after.status != "failed", after.reason
