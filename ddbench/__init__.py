@@ -9,17 +9,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from reports.frames import RunFrames
+    from reports.load import RunFrames
 
 __version__ = "0.1.0"
 __all__ = ["__version__", "load"]
 
 
 def load(run: str | Path) -> RunFrames:
-    """The stored frames of a run: ``results``, ``requests``, ``rounds``, ``cells`` and ``telemetry`` (pandas).
+    """The frames of a run (pandas): what was stored and what follows from it, see :class:`reports.load.RunFrames`.
 
-    ``run`` is the folder ``outputs/<experiment>/<run_id>``. ``results`` is derived afresh from the cells, so that it is
-    right even where a run was broken off before its report. Raises FileNotFoundError where there is no such folder.
+    ``results``, ``requests``, ``rounds``, ``cells``, ``telemetry``, ``categories``, ``acceptance_variants``,
+    ``selection``, ``drift`` and ``ledger``. ``run`` is the folder ``outputs/<experiment>/<run_id>``. All are derived
+    afresh from the cells, so that they are right even where a run was broken off before its report. Raises
+    FileNotFoundError where there is no such folder. ``docs/pandas.md`` shows how they are used.
     """
     from reports import load_run
 

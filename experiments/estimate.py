@@ -61,11 +61,14 @@ def memory_gib(cell: Cell, model: ModelSettings) -> float:
     return (weights + logits) / GIB + (cache / GIB if taken is None else float(taken))
 
 
-def server_starts(cells: Sequence[Cell], server_per_arm: bool) -> list[bool]:
-    """Which of the cells, in the order of measurement, an engine has to be started for."""
+def server_starts(cells: Sequence[Cell], server_per_arm: bool, restart: bool = True) -> list[bool]:
+    """Which of the cells, in the order of measurement, an engine has to be started for.
+
+    ``restart``: each block of repetition has starts of its own (``load.restart``).
+    """
     before = [None, *cells]
     return [
-        earlier is None or (server_per_arm and earlier.arm != cell.arm)
+        earlier is None or (server_per_arm and earlier.arm != cell.arm) or (restart and earlier.block != cell.block)
         for earlier, cell in zip(before, cells, strict=False)
     ]
 

@@ -11,7 +11,14 @@ from experiments.plan import Plan
 from experiments.progress import describe, duration, say
 
 
-def print_plan(plan: Plan, estimates: Sequence[Estimate], done: set[str], start_s: float, server_per_arm: bool) -> None:
+def print_plan(
+    plan: Plan,
+    estimates: Sequence[Estimate],
+    done: set[str],
+    start_s: float,
+    server_per_arm: bool,
+    restart: bool = True,
+) -> None:
     """A line a cell and one a kind of dropped point on standard output; what the figures rest on, on standard error."""
     lines = [f"{'time':>12}  {'memory':>10}  cell"]
     for planned, cost in zip(plan.cells, estimates, strict=True):
@@ -26,7 +33,7 @@ def print_plan(plan: Plan, estimates: Sequence[Estimate], done: set[str], start_
         for planned, cost in zip(plan.cells, estimates, strict=True)
         if planned.unsupported is None and planned.cell.cell_id not in done
     ]
-    starts = sum(server_starts([cell for cell, _ in paying], server_per_arm))
+    starts = sum(server_starts([cell for cell, _ in paying], server_per_arm, restart))
     total = sum(cost.seconds for _, cost in paying) + starts * start_s
     memory = max((cost.memory_gib for _, cost in paying), default=0.0)
     assumed = ", ".join(f"{name} {value:g}" for name, value in EMITTED.items())

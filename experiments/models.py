@@ -9,7 +9,7 @@ from pathlib import Path
 
 from ddbench.errors import ConfigError
 from experiments.settings import DrafterSettings, ModelSettings, TargetSettings
-from experiments.workload import asset_path
+from experiments.workloads import asset_path
 from runners.base import ModelFiles
 
 ROLES = ("target", "dflash", "eagle")

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from itertools import product
 from typing import Any
 
 from ddbench.errors import ConfigError
 from ddbench.records import Arm, Cell
+from experiments.drafters import variants
 from experiments.engines.base import Engine
 from experiments.engines.reference import REFERENCE
 from experiments.settings import Settings
@@ -52,6 +53,8 @@ class Facts:
     prompts: int
     unsupported: dict[str, str]  # by strategy: why the engine cannot run it with this model on this host
     engine: Engine = REFERENCE
+    drafter_revisions: Mapping[str, str | None] = field(default_factory=dict)  # of several drafters, by source
+    template_hash: str | None = None  # of the chat template's text; None: prompts are continued as they are
 
 
 @dataclass(frozen=True)
@@ -67,6 +70,9 @@ class _Planned:
 def make_plan(settings: Settings, facts: Facts) -> Plan:
     """Expands the axes, drops what cannot be, and orders the cells.
 
+    Several drafters: their plans one after another in a block, in reverse order in odd blocks; a cell that they have in
+    common, such as the autoregressive arm's, is there once.
+
     Order: blocks, batch sizes, temperatures, then the strategies as listed with autoregressive first; odd blocks run
     their arms in reverse (ABBA), so that a drift of the machine falls on all arms alike. An engine that starts a server
     for each arm has the arms outermost in a block, so that one start serves all batch sizes and temperatures.
@@ -74,6 +80,8 @@ def make_plan(settings: Settings, facts: Facts) -> Plan:
     Raises:
         ConfigError: a single explicit shape that cannot be, or a grid in which none can.
     """
+    if settings.drafters:
+        return _joined([make_plan(each, _told(each, facts)) for each in variants(settings).values()], settings)
     shapes, dropped = _shapes(settings)
     if not shapes:
         first = dropped[0]
@@ -93,6 +101,22 @@ def make_plan(settings: Settings, facts: Facts) -> Plan:
         for arm, batch, temperature in _ordered(arms if block % 2 == 0 else arms[::-1], settings, facts.engine)
     ]
     return Plan(tuple(cells), tuple(dropped))
+
+
+def _told(settings: Settings, facts: Facts) -> Facts:
+    """The facts of one of several drafters."""
+    source = getattr(settings.model, settings.role).source
+    return replace(facts, revisions={**facts.revisions, settings.role: facts.drafter_revisions.get(source)})
+
+
+def _joined(plans: list[Plan], settings: Settings) -> Plan:
+    """Plans that differ in their drafter alone, as one."""
+    cells: dict[str, Planned] = {}
+    for block in range(settings.load.blocks):
+        for plan in plans if block % 2 == 0 else plans[::-1]:
+            mine = [planned for planned in plan.cells if planned.cell.block == block]
+            cells |= {planned.cell.cell_id: planned for planned in mine if planned.cell.cell_id not in cells}
+    return Plan(tuple(cells.values()), tuple(dict.fromkeys(point for plan in plans for point in plan.dropped)))
 
 
 def _shapes(settings: Settings) -> tuple[list[tuple[str, Shape]], list[Dropped]]:
@@ -157,7 +181,7 @@ def _cell(settings: Settings, facts: Facts, planned: _Planned, batch_size: int, 
         drafter=drafter.source if drafter else None,
         drafter_revision=facts.revisions.get(name) if drafter else None,
         host=settings.host.name,
-        flags={**planned.flags, **_common_flags(settings)},
+        flags={**planned.flags, **_common_flags(settings, facts)},
     )
     return Cell(
         arm=arm,
@@ -175,7 +199,7 @@ def _cell(settings: Settings, facts: Facts, planned: _Planned, batch_size: int, 
     )
 
 
-def _common_flags(settings: Settings) -> dict[str, Any]:
+def _common_flags(settings: Settings, facts: Facts) -> dict[str, Any]:
     """What must be equal whatever the engine."""
     engine = settings.engine
     flags = {
@@ -183,6 +207,7 @@ def _common_flags(settings: Settings) -> dict[str, Any]:
         "dtype": engine.dtype,
         "threads": engine.threads,
         "template": settings.model.template,
+        "template_hash": facts.template_hash,
         "thinking": settings.model.thinking,
         "ignore_eos": settings.load.ignore_eos,
         "warmup_tokens": settings.load.warmup_tokens,

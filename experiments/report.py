@@ -1,10 +1,10 @@
-"""``experiment=report``: tables, figures and report of a run from its stored files alone."""
+"""``experiment=report``: tables, figures and report of a run from its stored files alone; or two runs side by side."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ddbench.errors import ConfigError
 from experiments.progress import say, warn
@@ -12,39 +12,75 @@ from experiments.settings import ReportSettings, TrackingSettings
 from experiments.store import RunFolder
 from experiments.typed import build
 
+if TYPE_CHECKING:
+    from reports.tracking import Recorder
+
 
 def run(config: Mapping[str, Any], run_id: str) -> dict[str, Any]:
-    """Rebuilds the report of the folder ``config["run"]``; returns the summary that is printed last.
+    """Rebuilds the report of the folder ``config["run"]``, or with ``config["against"]`` compares the two runs.
+
+    Returns the summary that is printed last.
 
     Raises:
-        ConfigError: no such run, or one without a finished cell.
+        ConfigError: no such run, one without a finished cell, or a run against itself.
     """
-    given = config.get("run")
+    folder = _finished("run", config.get("run"))
+    if config.get("against") is not None:
+        return _compare(folder, _finished("against", config["against"]))
+    tracking = build(TrackingSettings, config.get("tracking", {}), "tracking")
+    with tracker(tracking, folder) as recorder:
+        return summarise(folder, build(ReportSettings, config.get("report", {}), "report"), recorder)
+
+
+def _finished(key: str, given: object) -> RunFolder:
+    """The run folder that a setting names."""
     if not isinstance(given, str) or not (Path(given) / "cells").is_dir():
-        raise ConfigError("run", given, "the folder of a run, as printed at its end")
+        raise ConfigError(key, given, "the folder of a run, as printed at its end")
     folder = RunFolder(Path(given))
     if not folder.ids():
-        raise ConfigError("run", given, "a run with at least one finished cell")
-    return summarise(
-        folder,
-        build(ReportSettings, config.get("report", {}), "report"),
-        build(TrackingSettings, config.get("tracking", {}), "tracking"),
+        raise ConfigError(key, given, "a run with at least one finished cell")
+    return folder
+
+
+def _compare(folder: RunFolder, against: RunFolder) -> dict[str, Any]:
+    """Writes the page of two runs into the first one's folder; the summary counts the cells of both."""
+    from reports.compare import build_comparison
+
+    if folder.path.resolve() == against.path.resolve():
+        raise ConfigError("against", str(against.path), "another run than run=")
+    say(f"comparing {folder.path} with {against.path}")
+    paths = build_comparison(folder.path, against.path)
+    ours, theirs = folder.counts(), against.counts()
+    return {
+        "run": str(folder.path),
+        "report": str(paths.report),
+        "results": str(paths.results),
+        "cells": {status: ours[status] + theirs[status] for status in ours},
+    }
+
+
+def tracker(tracking: TrackingSettings, folder: RunFolder) -> Recorder:
+    """What logs the run folder to W&B, not yet started; one that does nothing where that is not asked for."""
+    from reports.tracking import Recorder, WandbSettings
+
+    mode = "disabled" if tracking.name == "none" else tracking.mode
+    return Recorder(
+        WandbSettings(mode, tracking.project, tracking.entity, tracking.tags, tracking.cells, tracking.timeout_s),
+        folder.path,
     )
 
 
-def summarise(folder: RunFolder, report: ReportSettings, tracking: TrackingSettings) -> dict[str, Any]:
+def summarise(folder: RunFolder, report: ReportSettings, recorder: Recorder) -> dict[str, Any]:
     """Builds the report of a run and returns contract 3's object: folder, report, results and cells by status."""
-    from reports import WandbSettings, build_report
+    from reports import build_report
 
     say(f"writing the report of {folder.path}")
-    wandb = None
-    if tracking.name == "wandb" and tracking.mode != "disabled":
-        wandb = WandbSettings(tracking.mode, tracking.project, tracking.entity, tracking.tags)
     finished = folder.ids()  # reads every status.json
     lost = sorted(path.name for path in folder.cells.iterdir() if path.is_dir() and path.name not in finished)
     if lost:
         warn(f"{len(lost)} cells have no readable final status and are left out: {', '.join(lost[:5])}")
-    paths = build_report(folder.path, wandb=wandb, figures=report.figures)
+    paths = build_report(folder.path, figures=report.figures)
+    recorder.report()
     return {
         "run": str(folder.path),
         "report": str(paths.report),

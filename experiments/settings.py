@@ -12,6 +12,7 @@ from ddbench.errors import ConfigError
 from experiments.typed import build
 
 STRATEGIES = ("autoregressive", "dflash", "eagle", "ddtree")
+COLUMN = r"\{([A-Za-z_]\w*)\}"  # of a prompt template
 
 
 @dataclass(frozen=True)
@@ -113,17 +114,82 @@ class ModelSettings:
 
 
 @dataclass(frozen=True)
+class RowSettings:
+    """How a row of a set with columns of its own becomes a prompt; every name here is a column's.
+
+    ``template``: texts with ``{column}``; the first one whose columns are all non-empty is filled. ``turns``: a column
+    that holds a list of turns, in its place. ``placeholder``: a text that marks a row whose prompt is not there.
+    """
+
+    template: tuple[str, ...] | None = None
+    turns: str | None = None
+    id: str | None = None  # None: the row's number
+    category: str | None = None  # None: the workload's name; of several datasets, each one's own
+    placeholder: str | None = None
+
+    def __post_init__(self) -> None:
+        either = (self.template is None) != (self.turns is None)
+        _require(
+            "workload.rows.turns", [self.turns], lambda _: either, "either this or workload.rows.template, not both"
+        )
+
+    @property
+    def columns(self) -> frozenset[str]:
+        """All the columns that are read."""
+        filled = [name for text in self.template or () for name in re.findall(COLUMN, text)]
+        return frozenset(name for name in (*filled, self.turns, self.id, self.category) if name is not None)
+
+
+@dataclass(frozen=True)
+class WheelSettings:
+    """A prompt set inside a Python package; ``distribution`` is its name for pip."""
+
+    distribution: str
+    package: str
+    file: str
+
+
+@dataclass(frozen=True)
 class WorkloadSettings:
+    """Prompts from a file (``path``), else from a package (``wheel``), else from datasets (``dataset``).
+
+    ``rows`` None: the source holds prompt records. ``take`` rows after a shuffle (of datasets only), as the papers do;
+    then ``categories`` and ``max_prompts``, which are the user's.
+    """
+
     name: str
     path: str | None
     warmup_path: str
     max_prompts: int | None
     categories: tuple[str, ...] | None
+    wheel: WheelSettings | None = None
+    dataset: tuple[str, ...] | None = None  # Hugging Face ids, folders, or addresses of JSON lines
+    revision: tuple[str | None, ...] | None = None  # one a dataset; None: what the hub has now, resolved and stored
+    config: str | None = None
+    split: str | None = None
+    files: tuple[str, ...] | None = None  # of the dataset; None: as its own card says
+    shuffle_seed: int | None = None
+    take: int | None = None
+    rows: RowSettings | None = None
+    turns: Literal["all", "first"] = "all"
+    contexts: str | None = None  # answers to earlier turns, recorded by another run
+    licence: str | None = None
+
+    @property
+    def revisions(self) -> tuple[str | None, ...]:
+        """One a dataset."""
+        return self.revision or (None,) * len(self.dataset or ())
 
     def __post_init__(self) -> None:
         _require("workload.max_prompts", [self.max_prompts], _null_or_positive, "an integer >= 1, or null")
         _require("workload.categories", [self.categories], lambda v: v is None or v, "a list of names, or null")
-        _require("workload.path", [self.path], lambda v: v is not None, "a file of prompts, JSON lines")
+        _require("workload.take", [self.take], _null_or_positive, "an integer >= 1, or null")
+        some = self.path or self.wheel or self.dataset
+        _require("workload.path", [self.path], lambda _: some, "a file of prompts, JSON lines or Parquet")
+        fits = len(self.revisions) == len(self.dataset or ())
+        _require("workload.revision", [self.revision], lambda _: fits, "as many as workload.dataset has, or null")
+        known = self.path or self.wheel or self.split
+        _require("workload.split", [self.split], lambda _: known, "the name of a split, such as test")
 
 
 @dataclass(frozen=True)
@@ -137,6 +203,8 @@ class LoadSettings:
     ignore_eos: bool
     kind: Literal["closed", "open"] = "closed"
     rate: float | None = None  # requests a second, of an open loop
+    restart: bool = True  # whether each block of repetition is measured on a fresh start of the engine
+    gaps: bool = True  # whether the autoregressive arm at temperature 0 is asked for its best two tokens, unmeasured
 
     def __post_init__(self) -> None:
         for name in ("max_new_tokens", "repeats", "blocks", "warmup_tokens"):
@@ -153,6 +221,10 @@ class HostSettings:
     name: str
     kind: Literal["local", "ssh"]
     address: str | None
+    memory_bytes_per_s: int | None = None  # of one GPU's memory; None: as its driver says
+
+    def __post_init__(self) -> None:
+        _require("host.memory_bytes_per_s", [self.memory_bytes_per_s], _null_or_positive, "bytes a second, or null")
 
 
 @dataclass(frozen=True)
@@ -162,6 +234,11 @@ class TrackingSettings:
     project: str
     entity: str | None
     tags: tuple[str, ...]
+    cells: bool = True  # one W&B run a cell, logged as it ends; False: the report alone
+    timeout_s: float = 60.0  # longest wait for one cell to be logged
+
+    def __post_init__(self) -> None:
+        _require("tracking.timeout_s", [self.timeout_s], lambda v: v > 0, "seconds > 0")
 
 
 @dataclass(frozen=True)
@@ -213,12 +290,19 @@ class Settings:
     report: ReportSettings
     sweep: SweepSettings
     run_id: str = field(default="")
+    drafters: dict[str, Any] = field(default_factory=dict)  # of experiment=checkpoint_compare: name to source
+    role: Literal["dflash", "eagle"] = "dflash"  # which drafter of the model they stand in for
 
     def __post_init__(self) -> None:
         _require("seed", [self.seed], lambda v: 0 <= v < 2**31, "an integer from 0 to 2147483647")
         name = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
         _require("name", [self.name], name.fullmatch, "letters, digits, '.', '_' and '-'")
         _require("run_id", [self.run_id], name.fullmatch, "letters, digits, '.', '_' and '-', or null")
+        for key, source in self.drafters.items():
+            _require("drafters", [str(key)], name.fullmatch, "names of letters, digits, '.', '_' and '-'")
+            _require(f"drafters.{key}", [source], lambda v: isinstance(v, str) and v, "a folder or a Hugging Face id")
+        twice = len(set(self.drafters.values())) < len(self.drafters)
+        _require("drafters", [self.drafters], lambda _: not twice, "each from a place of its own")
 
 
 def load_settings(config: Mapping[str, Any], run_id: str) -> Settings:
@@ -227,7 +311,7 @@ def load_settings(config: Mapping[str, Any], run_id: str) -> Settings:
     Raises:
         ConfigError: anything that cannot be, named by its key.
     """
-    data = {key: value for key, value in config.items() if key != "_target_"}
+    data = {key: value for key, value in config.items() if key not in ("_target_", "aa_check")}
     given = data.get("run_id")
     data["run_id"] = run_id if given is None else str(given) if type(given) is int else given
     return build(Settings, data)

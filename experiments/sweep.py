@@ -9,10 +9,12 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ddbench.errors import ConfigError
 from experiments.cells import Todo, run_cells
+from experiments.contexts import Talk, context_file, first_turns
+from experiments.drafters import DrafterRunner, kinds, resolve_each, variants
 from experiments.engines import engine_of
 from experiments.estimate import estimate, server_starts
 from experiments.interrupt import Interrupted, interruptible
@@ -20,13 +22,18 @@ from experiments.listing import print_plan
 from experiments.models import resolve
 from experiments.plan import Facts, Plan, make_plan
 from experiments.progress import Progress, duration, say, say_briefly, warn
-from experiments.report import summarise
+from experiments.report import summarise, tracker
+from experiments.roofline import UNKNOWN, roofline
 from experiments.settings import Settings, load_settings
 from experiments.shapes import drafter_of
 from experiments.store import RunFolder
-from experiments.workload import choose, prompts_hash, read_prompts
+from experiments.template import template_hash
+from experiments.workloads import Workload, load_workload
 from runners.base import ModelFiles, Prompt, Runner, ServerSpec
 from runners.machine import machine_facts
+
+if TYPE_CHECKING:
+    from reports.tracking import Recorder
 
 
 def run(config: Mapping[str, Any], run_id: str) -> dict[str, Any]:
@@ -39,44 +46,51 @@ def run(config: Mapping[str, Any], run_id: str) -> dict[str, Any]:
         EngineFailure: the engine did not start.
     """
     settings = load_settings(config, run_id)
-    prompts, warmup = _prompts(settings)
-    files, facts = _facts(settings, prompts)
-    plan = make_plan(settings, facts)
+    workload = load_workload(settings.workload)
     folder = RunFolder(Path(settings.output_dir) / settings.name / settings.run_id)
-    seconds = [estimate(planned.cell, settings.model, settings.engine.cost) for planned in plan.cells]
+    files, facts = _facts(settings)
+    talk = _talk(settings, facts, workload, folder)
+    plan = make_plan(settings, talk.told(facts))
     if settings.dry_run:
-        print_plan(plan, seconds, folder.ids(), settings.engine.cost.start_s, facts.engine.server_per_arm)
+        seconds = [estimate(planned.cell, settings.model, settings.engine.cost) for planned in plan.cells]
+        start_s, restart = settings.engine.cost.start_s, settings.load.restart
+        print_plan(plan, seconds, folder.ids(), start_s, facts.engine.server_per_arm, restart)
         return {**_summary(folder), "planned": len(plan.cells), "dropped": len(plan.dropped)}
     folder.check_writable()
+    if settings.load.ignore_eos:
+        warn(
+            "load.ignore_eos=true: answers run on past their end. Times of a step are good, acceptance and text are not"
+        )
+    todo = _todo(settings, plan, folder)
+    runner = _runner(settings, facts, files, todo, talk, workload.warmup)
+    with tracker(settings.tracking, folder) as recorder:
+        signal = _measure(
+            {**config, "run_id": settings.run_id}, settings, facts, workload, folder, talk, runner, recorder
+        )
+        if signal is not None:
+            say(f"{signal}: the running cell is lost; the same command with run_id={settings.run_id} does the rest")
+        return _finish(settings, folder, signal, recorder)
+
+
+def _talk(settings: Settings, facts: Facts, workload: Workload, folder: RunFolder) -> Talk:
+    """What is asked, with the answers to earlier turns as far as they are recorded."""
+    talk = Talk(workload.prompts, {})
+    if not talk.several:
+        return talk
+    arm = make_plan(settings, talk.told(facts)).cells[0].cell.arm
+    file = context_file(folder.path, workload.prompts, settings, arm)
+    given = settings.workload.contexts
+    return replace(talk, file=file, answers=file.read() if given is None else file.given(given))
+
+
+def _todo(settings: Settings, plan: Plan, folder: RunFolder) -> list[Todo]:
+    """The cells that have no final status, with what they will take."""
     skip = {"failed"} if settings.retry_failed else set()
-    todo = [
-        Todo(planned, cost.seconds)
-        for planned, cost in zip(plan.cells, seconds, strict=True)
+    return [
+        Todo(planned, estimate(planned.cell, settings.model, settings.engine.cost).seconds)
+        for planned in plan.cells
         if folder.status(planned.cell) in {None, *skip}
     ]
-    runner = _runner(settings, facts, files, todo, prompts, warmup)
-    signal = _measure(
-        {**config, "run_id": settings.run_id}, settings, plan, _with_starts(todo, settings), folder, runner
-    )
-    if signal is not None:
-        say(f"{signal}: the running cell is lost; the same command with run_id={settings.run_id} does the rest")
-    return _finish(settings, folder, signal)
-
-
-def _prompts(settings: Settings) -> tuple[list[Prompt], list[Prompt]]:
-    """The measured prompts, and the warm-up prompts, none of which is measured."""
-    path = settings.workload.path
-    assert path is not None
-    prompts = choose(read_prompts("workload.path", path), settings.workload)
-    measured = {prompt.turns[0] for prompt in prompts}
-    warmup = read_prompts("workload.warmup_path", settings.workload.warmup_path)
-    unmeasured = [prompt for prompt in warmup if prompt.turns[0] not in measured]
-    if not unmeasured:
-        raise ConfigError("workload.warmup_path", settings.workload.warmup_path, "a prompt that is not measured too")
-    further = sum(len(prompt.turns) > 1 for prompt in prompts)
-    if further:
-        say(f"{further} prompts have further turns; only the first is asked")
-    return prompts, unmeasured
 
 
 def _refusals(settings: Settings) -> dict[str, str]:
@@ -93,17 +107,19 @@ def _refusals(settings: Settings) -> dict[str, str]:
     return refusals
 
 
-def _facts(settings: Settings, prompts: list[Prompt]) -> tuple[ModelFiles | None, Facts]:
-    """What the plan takes from outside, and the model's files where anything can be run."""
-    model, refusals = settings.model, _refusals(settings)
+def _facts(settings: Settings) -> tuple[ModelFiles | None, Facts]:
+    """What the plan takes from outside but for the prompts, and the model's files where anything can be run."""
+    several = variants(settings)
+    model, refusals = next(iter(several.values()), settings).model, _refusals(settings)
     runnable = [strategy for strategy in settings.sweep.strategy if strategy not in refusals]
-    roles = ["target", *sorted({drafter_of(strategy, model)[0] for strategy in runnable} - {""})]
-    files = None
+    roles = _roles(settings)
+    files, drafter_revisions = None, {}
     revisions = {role: part.revision for role in ("target", "dflash", "eagle") if (part := getattr(model, role))}
     if runnable:
         try:
             files, found = resolve(model, roles)
             revisions |= found
+            drafter_revisions = resolve_each(settings, roles)[1]
         except ConfigError as error:
             if not settings.dry_run:
                 raise
@@ -111,11 +127,20 @@ def _facts(settings: Settings, prompts: list[Prompt]) -> tuple[ModelFiles | None
     return files, Facts(
         engine_version=_engine_version(settings) if runnable else "unknown",
         revisions=revisions,
-        prompts_hash=prompts_hash(prompts),
-        prompts=len(prompts),
+        prompts_hash="",
+        prompts=0,
         unsupported=refusals,
         engine=engine_of(settings.engine.name),
+        drafter_revisions=drafter_revisions,
+        template_hash=template_hash(model.template, files),
     )
+
+
+def _roles(settings: Settings) -> list[str]:
+    """The parts of the model that are needed by strategies that can be run."""
+    refusals = _refusals(settings)
+    runnable = [strategy for strategy in settings.sweep.strategy if strategy not in refusals]
+    return ["target", *sorted({drafter_of(strategy, settings.model)[0] for strategy in runnable} - {""})]
 
 
 def _engine_version(settings: Settings) -> str:
@@ -133,14 +158,17 @@ def _runner(
     facts: Facts,
     files: ModelFiles | None,
     todo: list[Todo],
-    prompts: list[Prompt],
-    warmup: list[Prompt],
+    talk: Talk,
+    warmup: tuple[Prompt, ...],
 ) -> Runner | None:
     """What will drive the engine, not yet started; None where there is nothing to measure."""
     arms = [item.planned.cell.arm for item in todo if item.planned.unsupported is None]
     if not arms or files is None:
         return None
     engine, model, load = settings.engine, settings.model, settings.load
+    if engine.url is not None and not talk.whole and arms[0].strategy != "autoregressive":
+        allowed = "first, or workload.contexts=<file>: a running server that speculates cannot record the answers"
+        raise ConfigError("workload.turns", settings.workload.turns, allowed)
     spec = ServerSpec(
         model=files,
         device=engine.device,
@@ -150,21 +178,27 @@ def _runner(
         thinking=model.thinking,
         context_length=arms[0].flags.get("max_model_len", model.context_length),
         ignore_eos=load.ignore_eos,
-        prompts=tuple(prompts),
-        warmup=tuple(warmup),
+        prompts=talk.requests if talk.whole else first_turns(talk.prompts),
+        warmup=warmup,
         max_new_tokens=load.max_new_tokens,
         timeout_s=engine.timeout_s,
         server=facts.engine.options(settings, arms),
+        gaps=load.gaps,
     )
-    return facts.engine.runner(spec)
+    if not settings.drafters:
+        return facts.engine.runner(spec)
+    each, _ = resolve_each(settings, _roles(settings))
+    runners = {source: facts.engine.runner(replace(spec, model=of_drafter)) for source, of_drafter in each.items()}
+    return DrafterRunner(runners, kinds(settings))
 
 
 def _with_starts(todo: list[Todo], settings: Settings) -> list[Todo]:
-    """Estimates with the start of a server, where an arm has one of its own, in the cell that waits for it."""
-    if not engine_of(settings.engine.name).server_per_arm:
-        return todo
+    """Estimates with the start of the engine, in the cells that wait for one."""
+    per_arm = engine_of(settings.engine.name).server_per_arm
     measured = [item for item in todo if item.planned.unsupported is None]
-    starts = server_starts([item.planned.cell for item in measured], server_per_arm=True)
+    starts = server_starts([item.planned.cell for item in measured], per_arm, settings.load.restart)
+    if measured and not per_arm:
+        starts[0] = False  # that one is over before the first cell
     waiting = {item.planned.cell.cell_id for item, starts_one in zip(measured, starts, strict=True) if starts_one}
     start_s = settings.engine.cost.start_s
     return [
@@ -175,29 +209,43 @@ def _with_starts(todo: list[Todo], settings: Settings) -> list[Todo]:
 def _measure(
     config: dict[str, Any],
     settings: Settings,
-    plan: Plan,
-    todo: list[Todo],
+    facts: Facts,
+    workload: Workload,
     folder: RunFolder,
+    talk: Talk,
     runner: Runner | None,
+    recorder: Recorder,
 ) -> str | None:
     """Starts the engine, makes the folder and runs the cells. Returns the signal that ended it early, if one did.
 
-    One runner serves the whole plan; where an arm has a server of its own, the runner starts one after another.
+    One runner serves the whole plan; where an arm has a server of its own, the runner starts one after another. Answers
+    to earlier turns that are not recorded yet are recorded first, since the cells are named by them.
     """
     with interruptible():
         try:
             environment = None
             if runner is not None:
+                recorder.start()  # beside the engine, so that it takes no time of its own
                 say_briefly(f"starting the {settings.engine.name} engine with {settings.model.name}")
-                environment = {"command": _command(), **machine_facts(), **runner.start()}
+                environment = _environment(workload, talk, runner.start())
                 if environment.get("engine_warning"):
                     warn(environment["engine_warning"])
+                if not talk.whole:
+                    arm = make_plan(settings, talk.told(facts)).cells[0].cell.arm
+                    talk = talk.recorded(runner, settings, arm)
+                    environment |= runner.ask(talk.requests)
             elif not folder.ids():
-                environment = {"command": _command(), **machine_facts()}
+                environment = _environment(workload, talk, {})
+            plan = make_plan(settings, talk.told(facts))
+            todo = _with_starts(_todo(settings, plan, folder), settings)
+            talk.keep()
             folder.open(config, environment, plan.dropped, plan.cells)
             _announce(plan, todo, folder)
             progress = Progress([item.seconds for item in todo if item.planned.unsupported is None])
-            run_cells(todo, runner, folder, settings.load.warmup_tokens, progress)
+            recorder.ready()
+            bounds = UNKNOWN if runner is None else roofline(settings, facts.revisions.get("target"))
+            load = settings.load
+            run_cells(todo, runner, folder, load.warmup_tokens, progress, recorder.cell, load.restart, bounds)
         except Interrupted as signal:
             return signal.name
         finally:
@@ -205,6 +253,12 @@ def _measure(
                 runner.stop()
             folder.close()
     return None
+
+
+def _environment(workload: Workload, talk: Talk, engine: dict[str, Any]) -> dict[str, Any]:
+    """``environment.json``: the command, the machine, the engine, and where the prompts come from."""
+    origin = {**workload.origin, "contexts": talk.file and talk.file.path.name}
+    return {"command": _command(), **machine_facts(), **engine, "workload": origin}
 
 
 def _command() -> str:
@@ -231,13 +285,13 @@ def _announce(plan: Plan, todo: list[Todo], folder: RunFolder) -> None:
     say(f"{len(measured)} cells to measure, estimated at {duration(sum(measured))}")
 
 
-def _finish(settings: Settings, folder: RunFolder, signal: str | None) -> dict[str, Any]:
+def _finish(settings: Settings, folder: RunFolder, signal: str | None, recorder: Recorder) -> dict[str, Any]:
     """The report of what is there, and the summary. A report that fails takes nothing from the stored cells."""
     extra: dict[str, Any] = {} if signal is None else {"interrupted": signal}
     if not folder.ids():
         return {**_summary(folder), **extra}
     try:
-        summary = summarise(folder, settings.report, settings.tracking)
+        summary = summarise(folder, settings.report, recorder)
     except Exception as error:  # noqa: BLE001  the cells are stored: say where they are, and how to try again
         say(traceback.format_exc().rstrip())
         warn(f"the cells are stored, the report failed; try experiment=report run={folder.path}")

@@ -8,7 +8,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from reports.comparable import alike, peculiarities
 from reports.frames import flag, records
+from reports.names import short_names
 
 STRATEGIES = ("autoregressive", "dflash", "eagle", "ddtree")
 RATE = "tokens_per_s_per_user"
@@ -60,20 +62,27 @@ def labelled(results: pd.DataFrame) -> pd.DataFrame:
     """``results`` with a column ``label``: strategy and shape, and what else tells arms of one strategy apart."""
     frame = results.copy()
     labels = [_shape(row) for row in records(frame)]
+    drafters = short_names(sorted(frame["drafter"].dropna().unique()))
     for extra, text in (("force_spine", "spine"), ("min_log_prob", "min_log_prob={}"), ("drafter", "{}")):
         varies = frame.groupby(["scenario", "strategy"], sort=False)[extra].transform(
             lambda values: values.nunique(dropna=False) > 1
         )
         for i, (value, shown) in enumerate(zip(frame[extra], varies, strict=True)):
             if shown and not pd.isna(value) and value is not False:
-                labels[i] += " " + text.format(value)
-    frame["label"] = [label + _own(row) for label, row in zip(labels, records(frame), strict=True)]
+                labels[i] += " " + text.format(drafters.get(value, value))
+    own = [_own(row) for row in records(frame)]
+    frame["label"] = [
+        f"{label}{mark}{more}" for label, mark, more in zip(labels, own, peculiarities(frame), strict=True)
+    ]
     return frame
 
 
 def usable(frame: pd.DataFrame) -> pd.DataFrame:
-    """Points that may win: status ok and a decode rate."""
-    return frame[(frame["status"] == "ok") & frame[RATE].notna()]
+    """Points that may win: status ok, a decode rate, and the settings that the others of the scenario have.
+
+    ``frame`` must hold all points of a scenario and batch size: what most of them share is known from them all.
+    """
+    return frame[(frame["status"] == "ok") & frame[RATE].notna() & np.array(alike(frame), dtype=bool)]
 
 
 def best(frame: pd.DataFrame) -> pd.DataFrame:

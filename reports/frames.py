@@ -55,6 +55,9 @@ CELLS = pa.schema(
         ("started", pa.string()),
         ("seconds", pa.float64()),
         ("gpu", pa.string()),
+        ("build", pa.string()),
+        ("target_weight_bytes", pa.int64()),
+        ("gpu_bytes_per_s", pa.int64()),
         ("peak_memory_gib", pa.float64()),
     ]
 )
@@ -87,17 +90,6 @@ class Stored:
     rounds: pd.DataFrame
     telemetry: pd.DataFrame
     problems: list[str]
-
-
-@dataclass(frozen=True)
-class RunFrames:
-    """The frames of a run: ``results`` has one row a point, ``cells`` one a cell; the rest are the stored rows."""
-
-    results: pd.DataFrame
-    requests: pd.DataFrame
-    rounds: pd.DataFrame
-    cells: pd.DataFrame
-    telemetry: pd.DataFrame
 
 
 def to_frame(table: pa.Table) -> pd.DataFrame:
@@ -148,9 +140,7 @@ def read_run(run: Path) -> Stored:
 def counts_of(requests: pd.DataFrame) -> Counts:
     """The integers and clocks of some request rows; a null becomes NaN, which makes dependent ratios None."""
     columns: dict[str, Any] = {
-        name: requests[name].to_numpy(dtype=np.float64, na_value=np.nan)
-        for name in requests.columns
-        if pd.api.types.is_numeric_dtype(requests[name])
+        name: requests[name].to_numpy(dtype=np.float64, na_value=np.nan) for name in Counts.COLUMNS
     }
     return Counts.from_columns({**columns, "accept_histogram": requests["accept_histogram"].tolist()})
 
@@ -204,6 +194,11 @@ def _planned(run: Path, problems: list[str]) -> dict[str, dict[str, Any]]:
             problems.append(f"planned/{path.name} cannot be read: its cells are not counted as planned")
     axes = ("width", "depth", "nodes", "batch_size", "temperature", "block")
     return dict(sorted(rows.items(), key=lambda item: [(item[1].get(a) is None, item[1].get(a) or 0) for a in axes]))
+
+
+def read_table(path: Path, schema: pa.Schema) -> pd.DataFrame:
+    """One table of one cell as a frame; empty where the cell has no such file."""
+    return to_frame(_table(path, schema))
 
 
 def _table(path: Path, schema: pa.Schema) -> pa.Table:

@@ -1,35 +1,49 @@
-"""The page: report.md, from the results and the stored files."""
+"""The page: report.md, from the results and the stored files. Answer, doubts, results, figures, guards, methods."""
 
 from __future__ import annotations
 
 from reports.aggregate import Analysis
-from reports.choose import Scenario, scenarios
+from reports.choose import Scenario, labelled, scenarios
 from reports.figures import SavedFigure
 from reports.frames import Stored
-from reports.sections import answer, front, method, provenance, status, tables
-
-TINY = (
-    "> **This report demonstrates the method and says nothing about your GPU.** It was made with the tiny models that "
-    "come with ddbench."
+from reports.sections import (
+    aa,
+    answer,
+    banners,
+    categories,
+    checkpoints,
+    degeneracy,
+    drift,
+    front,
+    headline,
+    ledger,
+    method,
+    paper,
+    provenance,
+    refused,
+    selection,
+    status,
+    tables,
+    telemetry,
 )
-SYNTHETIC = "> **SYNTHETIC DATA.** The numbers below were made up to test the report; nothing was measured."
+
+BUILT = "Report built: "
 
 
 def render(stored: Stored, analysis: Analysis, figures: list[SavedFigure], built: str) -> str:
     """The whole page. ``built`` is the time of building; its line is the only one that differs between two builds."""
     run = stored.run.resolve()
-    lines = [f"# ddbench report: {run.parent.name}/{run.name}", ""]
-    if stored.config.get("synthetic") or stored.environment.get("synthetic"):
-        lines += [SYNTHETIC, ""]
-    if any(str(model).startswith("tiny") for model in stored.cells["model"].dropna()):
-        lines += [TINY, ""]
-    lines += [f"Report built: {built}", "", *answer.counts(stored, analysis), ""]
-    lines += front.notes(stored, analysis)
     found = scenarios(analysis.frame)
+    lines = [f"# ddbench report: {run.parent.name}/{run.name}", "", *banners.lines(stored)]
+    lines += [f"{BUILT}{built}", "", *answer.counts(stored, analysis), ""]
+    lines += headline.section(stored, analysis, found)
+    lines += front.section(stored, analysis)
+    lines += aa.section(stored, analysis)
+    lines += checkpoints.section(stored, analysis, _pictures(figures, "checkpoints"))
     for scenario in found:
         lines += _scenario(scenario, analysis, figures, alone=len(found) == 1)
+    lines += _guards(stored, analysis, figures)
     lines += provenance.section(stored)
-    lines += status.section(stored, analysis)
     lines += method.section(stored)
     return "\n".join(lines).rstrip() + "\n"
 
@@ -37,15 +51,29 @@ def render(stored: Stored, analysis: Analysis, figures: list[SavedFigure], built
 def _scenario(scenario: Scenario, analysis: Analysis, figures: list[SavedFigure], alone: bool) -> list[str]:
     mine = [figure for figure in figures if figure.scenario == scenario.name]
     lines = [] if alone else [f"# {scenario.title}", ""]
-    lines += ["## The answer", "", *answer.statements(scenario, analysis), ""]
+    lines += ["## Results", "", *answer.statements(scenario, analysis), ""]
     lines += ["## Best configuration by batch size", "", *tables.best_by_batch(scenario), ""]
+    lines += selection.section(scenario, analysis)
     lines += _pictures(mine, "speedup")
     lines += ["## Won or lost by acceptance or by cost", "", *tables.product(scenario), ""]
     lines += _pictures(mine, "product")
     if any(figure.section in ("acceptance", "shape") for figure in mine):
         lines += ["## Acceptance and shape", "", *_pictures(mine, "acceptance"), *_maps(mine)]
+    lines += categories.section(scenario, analysis)
     lines += ["## All results", "", *tables.all_results(scenario), ""]
-    return [*lines, "## What other tools would have printed", "", *tables.conventions(scenario, analysis), ""]
+    lines += ["## What each tool would have printed", "", *tables.conventions(scenario, analysis), ""]
+    return lines + paper.section(scenario, analysis)
+
+
+def _guards(stored: Stored, analysis: Analysis, figures: list[SavedFigure]) -> list[str]:
+    """What speaks against the numbers, of the whole run."""
+    frame = labelled(analysis.frame)
+    lines = status.section(stored, analysis)
+    lines += refused.section(frame, analysis)
+    lines += ledger.section(frame, analysis)
+    lines += degeneracy.section(frame)
+    lines += drift.section(frame, analysis)
+    return lines + telemetry.section(stored, _pictures(figures, "telemetry"))
 
 
 def _pictures(figures: list[SavedFigure], section: str) -> list[str]:

@@ -10,8 +10,10 @@ import matplotlib as mpl
 
 from reports.aggregate import Analysis
 from reports.choose import Scenario
-from reports.figures import depth, heatmaps, nodes, product, speedup, stages
+from reports.figures import checkpoints, depth, heatmaps, nodes, pareto, product, speedup, stages, telemetry
 from reports.figures.style import STYLE, Drawing
+from reports.frames import Stored
+from reports.write import slug
 
 
 @dataclass(frozen=True)
@@ -25,24 +27,33 @@ class SavedFigure:
     caption: str
 
 
+def draw_run(stored: Stored, analysis: Analysis, folder: Path) -> list[SavedFigure]:
+    """Draw and save the figures of the run as a whole."""
+    with mpl.rc_context(STYLE):
+        drawings = [checkpoints.by_checkpoint(stored, analysis), telemetry.strip(stored)]
+        return [_saved(drawing, folder, "", "") for drawing in drawings if drawing is not None]
+
+
 def draw_scenario(
     scenario: Scenario, analysis: Analysis, dropped: list[dict[str, Any]], folder: Path
 ) -> list[SavedFigure]:
     """Draw and save every figure of one scenario that its points allow; a figure without data is left out."""
-    saved = []
     with mpl.rc_context(STYLE):
-        for drawing in _drawings(scenario, analysis, dropped):
-            prefix = f"{scenario.name}-" if scenario.name else ""
-            path = folder / f"{_slug(prefix)}{drawing.name}.png"
-            drawing.figure.savefig(path, dpi=144, metadata={"Software": None})
-            caption = drawing.caption + scenario.caveat
-            saved.append(SavedFigure(path, scenario.name, drawing.section, drawing.title, caption))
-    return saved
+        drawings = _drawings(scenario, analysis, dropped)
+        return [_saved(drawing, folder, scenario.name, scenario.caveat) for drawing in drawings]
+
+
+def _saved(drawing: Drawing, folder: Path, scenario: str, caveat: str) -> SavedFigure:
+    prefix = f"{scenario}-" if scenario else ""
+    path = folder / f"{slug(prefix)}{drawing.name}.png"
+    drawing.figure.savefig(path, dpi=144, metadata={"Software": None})
+    return SavedFigure(path, scenario, drawing.section, drawing.title, drawing.caption + caveat)
 
 
 def _drawings(scenario: Scenario, analysis: Analysis, dropped: list[dict[str, Any]]) -> list[Drawing]:
     drawings = [
         speedup.against_batch_size(scenario),
+        pareto.user_against_machine(scenario),
         product.acceptance_against_step_time(scenario),
         stages.round_time_split(scenario),
         nodes.acceptance_against_nodes(scenario),
@@ -50,7 +61,3 @@ def _drawings(scenario: Scenario, analysis: Analysis, dropped: list[dict[str, An
         *heatmaps.width_by_depth(scenario, dropped),
     ]
     return [drawing for drawing in drawings if drawing is not None]
-
-
-def _slug(text: str) -> str:
-    return "".join(character if character.isalnum() or character in "-_." else "_" for character in text)

@@ -7,7 +7,7 @@ import pandas as pd
 from reports.aggregate import Analysis
 from reports.aggregate import acceptance_by_depth as rates_of
 from reports.choose import Scenario, fixed
-from reports.figures.style import Drawing, bars, colour, floats, headline, marker, panels, prompts
+from reports.figures.style import Drawing, bars, colour, floats, headline, line, marker, panels, prompts
 from reports.frames import records
 
 FEWEST_ROUNDS = 20  # a conditional rate on fewer rounds is noise and is not drawn
@@ -33,6 +33,8 @@ def acceptance_by_depth(scenario: Scenario, analysis: Analysis) -> Drawing | Non
         rates = pd.DataFrame(rates_of(points[row["point_id"]]))
         if rates.empty:
             continue
+        for kind, _, _ in PANELS:
+            rates[f"{kind}_high"] = rates[f"{kind}_high"].clip(upper=1.0)  # a share
         deepest = max(deepest, int(rates["depth"].max()))
         for axis, (kind, _, _) in zip(axes, PANELS, strict=True):
             shown = rates[rates[kind].notna() & ((kind == "unconditional") | (rates["rounds"] >= FEWEST_ROUNDS))]
@@ -42,6 +44,7 @@ def acceptance_by_depth(scenario: Scenario, analysis: Analysis) -> Drawing | Non
                 yerr=bars(shown.astype("Float64"), kind),
                 color=colour(str(row["strategy"])),
                 marker=marker(str(row["strategy"])),
+                linestyle=line(str(row["strategy"])),
                 capsize=2,
                 elinewidth=0.9,
                 label=f"{row['label']} ({int(row['rounds'])} rounds)",
@@ -54,7 +57,7 @@ def acceptance_by_depth(scenario: Scenario, analysis: Analysis) -> Drawing | Non
         axis.set_xticks(range(1, deepest + 1))
     axes[0].legend(loc="best")
     title = "Acceptance by depth"
-    notes = "bars: 95 % bootstrap over prompts"
+    notes = "bars: 95 %, over prompts"
     headline(figure, title, f"{scenario.title} · batch size {size} · {prompts(frame)} · {notes}")
     caption = (
         f"At batch size {size}, before clipping. Unconditional: share of all rounds that accept at least d drafted "

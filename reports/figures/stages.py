@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from reports.aggregate import STAGES
 from reports.choose import Scenario, fixed
+from reports.columns import STAGES
 from reports.figures.style import Drawing, floats, headline, panels, prompts, shared_legend
 
 # Okabe-Ito again, in an order that stays apart in grey print; hatches for the two lightest.

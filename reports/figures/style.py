@@ -13,7 +13,8 @@ from matplotlib.figure import Figure
 
 COLOURS = {"autoregressive": "#444444", "dflash": "#0072B2", "eagle": "#E69F00", "ddtree": "#009E73"}
 MARKERS = {"autoregressive": "X", "dflash": "s", "eagle": "^", "ddtree": "o"}
-OTHER_COLOUR, OTHER_MARKER = "#CC79A7", "D"
+LINES = {"autoregressive": ":", "dflash": "--", "eagle": "-.", "ddtree": "-"}  # apart in grey print too
+OTHER_COLOUR, OTHER_MARKER, OTHER_LINE = "#CC79A7", "D", (0, (1, 3))
 
 STYLE: Any = {
     "font.family": "DejaVu Sans",
@@ -50,6 +51,11 @@ def colour(strategy: str) -> str:
 
 def marker(strategy: str) -> str:
     return MARKERS.get(strategy, OTHER_MARKER)
+
+
+def line(strategy: str) -> Any:
+    """Matplotlib's line style of a strategy."""
+    return LINES.get(strategy, OTHER_LINE)
 
 
 def panels(

@@ -1,4 +1,4 @@
-"""The answer in sentences: which strategy won and which lost at each batch size, and how sure that is."""
+"""The results in sentences: which strategy won and which lost at each batch size, and how sure that is."""
 
 from __future__ import annotations
 
@@ -6,10 +6,12 @@ from typing import Any
 
 import pandas as pd
 
-from reports.aggregate import Analysis, Point
+from reports.aggregate import Analysis
 from reports.baselines import speedup
-from reports.choose import RATE, Scenario, best, ordered_strategies, usable
+from reports.choose import RATE, Scenario, best, fixed, ordered_strategies, usable
+from reports.crossover import crossovers
 from reports.frames import Stored, records
+from reports.points import Point
 from reports.sections.text import bounds, interval, missing, number
 from reports.statistics import Estimate
 
@@ -38,20 +40,17 @@ def statements(scenario: Scenario, analysis: Analysis) -> list[str]:
         lines += _at(size, here, scenario, points) if here else [f"- **Batch size {size}**: no point has status ok."]
     absent = [name for name in ("autoregressive", "dflash") if name not in ordered_strategies(usable(scenario.frame))]
     lines += [f"- No {name} arm finished here: there is no speed-up against it." for name in absent]
+    lines += _crossings(scenario)
     return [*lines, "", _caution(winners, scenario)]
 
 
 def verdict(row: Row, name: str) -> str:
-    """``faster``, ``slower`` or ``not distinguishable`` (the interval includes 1); why not, where there is none."""
+    """``faster``, ``slower`` or ``not distinguishable`` as the results say; why not, where they say nothing."""
     if missing(row[name]):
         return "not compared"
     if row["point_id"] == row[f"{name.removeprefix('speedup_vs_')}_point_id"]:
         return "the baseline"
-    if missing(row[f"{name}_low"]):
-        return "no interval"
-    if row[f"{name}_low"] > 1:
-        return "faster"
-    return "slower" if row[f"{name}_high"] < 1 else "not distinguishable"
+    return "no interval" if missing(row[f"{name}_verdict"]) else str(row[f"{name}_verdict"])
 
 
 def _at(size: int, rows: list[Row], scenario: Scenario, points: dict[str, Point]) -> list[str]:
@@ -115,6 +114,23 @@ def _trees(size: int, scenario: Scenario) -> list[str]:
             f"{unsure} not distinguishable{f', {bare} without an interval' if bare else ''}; the worst is "
             f"{worst['label']} at {interval(worst, 'speedup_vs_dflash')}x."
         )
+    return lines
+
+
+def _crossings(scenario: Scenario) -> list[str]:
+    """At which batch size the fixed shape of a strategy stops, or starts, to beat autoregressive decoding."""
+    name = "speedup_vs_autoregressive"
+    frame = fixed(scenario.frame)
+    frame = frame[(frame[name] > 0) & (frame["strategy"] != "autoregressive")]
+    lines = []
+    for label, mine in frame.groupby("label", sort=False):
+        sizes, ratios = [int(size) for size in mine["batch_size"]], [float(ratio) for ratio in mine[name]]
+        for crossover in crossovers(sizes, ratios):
+            way = "rises above" if crossover.rises else "falls below"
+            lines.append(
+                f"- **Crossover**: {label} {way} autoregressive decoding at about batch size {crossover.at:.2g} "
+                "(interpolated between measured sizes, without an interval)."
+            )
     return lines
 
 

@@ -1,4 +1,4 @@
-"""What a reader must know before any number: what was not run, what cannot be, what was not checked, which load."""
+"""What a reader must know beside the answer: what was not run, what cannot be, what was not checked, which load."""
 
 from __future__ import annotations
 
@@ -7,15 +7,29 @@ from typing import Any
 
 from reports.aggregate import Analysis
 from reports.choose import STRATEGIES, labelled
+from reports.comparable import alike
 from reports.frames import Stored, flag, records
+from reports.sections.text import counted, inline
 
 MOST_REASONS = 2  # on the first page; the table of points that are not ok has all
 
 
-def notes(stored: Stored, analysis: Analysis) -> list[str]:
-    """The lines for the top of the page, each a quotation of its own; none where all went as planned."""
-    found = [*_not_run(stored), *_unsupported(stored), *_attached(analysis), *_arrivals(stored)]
-    return [line for note in found for line in (f"> {note}", "")]
+def section(stored: Stored, analysis: Analysis) -> list[str]:
+    """Each note a quotation of its own; no section where all went as planned."""
+    found = [
+        *_not_run(stored),
+        *_unsupported(stored),
+        *_suspect(analysis),
+        *_apart(analysis),
+        *_refused(analysis),
+        *_attached(analysis),
+        *_arrivals(stored),
+        *_one_block(analysis),
+        *_short_windows(analysis),
+    ]
+    if not found:
+        return []
+    return ["## Before you believe it", "", *(line for note in found for line in (f"> {note}", ""))]
 
 
 def _not_run(stored: Stored) -> list[str]:
@@ -40,7 +54,7 @@ def _unsupported(stored: Stored) -> list[str]:
         if refused.empty:
             continue
         pending = [row for row in stored.not_run if (row.get("engine"), row.get("strategy")) == (engine, strategy)]
-        reasons = sorted({str(reason) for reason in refused["reason"].dropna()})
+        reasons = sorted({inline(str(reason)) for reason in refused["reason"].dropna()})
         why = "; ".join(reasons[:MOST_REASONS])
         if len(reasons) > MOST_REASONS:
             why += f"; and {len(reasons) - MOST_REASONS} more reasons, in the table of unsupported points"
@@ -87,4 +101,60 @@ def _arrivals(stored: Stored) -> list[str]:
     return [
         f"**{where} arrived at random, {each} a second (`load=open`).** The batch size is a cap on requests in flight, "
         "not their number; aggregate tokens/s is then set by the arrivals and is no speed of the engine."
+    ]
+
+
+def _suspect(analysis: Analysis) -> list[str]:
+    """How many points are not trusted, of which strategies, and the commonest reasons."""
+    frame = analysis.frame[analysis.frame["status"] == "suspect"]
+    if frame.empty:
+        return []
+    arms = ", ".join(f"{name} {count}" for name, count in frame["strategy"].value_counts(sort=False).items())
+    reasons = [inline(str(reason)) for reason, _ in Counter(frame["reason"].dropna()).most_common(MOST_REASONS)]
+    why = f": {'; '.join(reasons)}" if reasons else ""
+    return [f"**{counted(len(frame), 'point')} suspect ({arms})**{why}. They are shown and never named fastest."]
+
+
+def _refused(analysis: Analysis) -> list[str]:
+    notes = analysis.frame["baseline_note"].fillna("").str.contains("not compared with")
+    if not notes.any():
+        return []
+    return [
+        f"**{counted(int(notes.sum()), 'point')} not compared with a baseline** whose settings differ; the differing "
+        "keys are under [Refused comparisons](#refused-comparisons)."
+    ]
+
+
+def _one_block(analysis: Analysis) -> list[str]:
+    blocks = analysis.frame["blocks"]
+    if not len(blocks) or int(blocks.max()) != 1:
+        return []
+    return [
+        "**One block of repetition (n = 1).** Every arm was measured in one go: aggregate throughput has no "
+        "interval, and what differs between two starts of the same arm is in no interval of this page "
+        "(`load.blocks=3` measures it)."
+    ]
+
+
+def _short_windows(analysis: Analysis) -> list[str]:
+    short = analysis.frame["steady_short"].fillna(False).to_numpy(dtype=bool)
+    if not short.any():
+        return []
+    return [
+        f"**{int(short.sum())} of {len(short)} points were at their full number of requests for a short time only**: "
+        "their aggregate throughput is mostly of the start and the end of the load. More prompts make that time "
+        "longer."
+    ]
+
+
+def _apart(analysis: Analysis) -> list[str]:
+    """Names the arms whose settings are not those of the others: measured, but in no comparison with them."""
+    frame = labelled(analysis.frame)
+    others = frame[~alike(frame)]
+    if others.empty:
+        return []
+    arms = ", ".join(dict.fromkeys(inline(str(label)) for label in others["label"]))
+    return [
+        f"**{counted(len(others), 'point')} with other settings than the rest ({arms})**: measured, listed under All "
+        "results, and left out wherever arms are ranked."
     ]

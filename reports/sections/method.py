@@ -5,7 +5,7 @@ from __future__ import annotations
 from ddbench import metrics
 from reports.frames import Stored
 from reports.sections.text import table
-from reports.statistics import RESAMPLES, SEED
+from reports.statistics import BOOTSTRAP_BLOCKS, LEVEL, RESAMPLES, SEED
 
 
 def section(stored: Stored) -> list[str]:
@@ -21,13 +21,15 @@ def section(stored: Stored) -> list[str]:
         "",
         *table(definitions),
         "",
-        f"Intervals are 95 %: bootstrap over prompts ({RESAMPLES:,} resamples, seed {SEED}), the turns, repeats "
-        "and blocks of a prompt kept together, both arms of a ratio drawn with the same prompts; percentiles of the "
-        "logarithm, widened for few prompts by t(n - 1) / z x sqrt(n / (n - 1)). n counts prompts. Aggregate tokens/s "
-        "has an interval only where there are two or more blocks of repetition (t over blocks). Requests in flight "
-        "together share their rounds: above batch size 1 the intervals of times see the differences between prompts, "
-        "not all noise of the machine, and with fewer than two batches of prompts there is none. Where n = 1 there "
-        "is a point without an interval. A dash is a value that does not exist.",
+        f"Intervals are {LEVEL:.0%}. The prompt is the unit: its turns and repeats are summed first, and both arms of "
+        "a ratio are drawn with the same prompts. From one block of repetition: bootstrap over prompts "
+        f"({RESAMPLES:,} resamples, seed {SEED}), percentiles of the logarithm, widened for few prompts. From two to "
+        f"{BOOTSTRAP_BLOCKS - 1} blocks: t, over blocks and prompts; from {BOOTSTRAP_BLOCKS} on: bootstrap over both. "
+        "Aggregate tokens/s has the block as its unit and no interval from one. Requests in flight together share "
+        "their rounds: above batch size 1 the intervals of times see the differences between prompts, not all noise "
+        "of the machine, and with fewer than two batches of prompts blocks alone are replicates. Where n = 1 there "
+        "is a point without an interval. *Not distinguishable*: the interval includes 1. A dash is a value that does "
+        "not exist. How to read this page: `docs/report.md` of ddbench.",
         "",
         "## How to reproduce",
         "",
@@ -62,8 +64,9 @@ def _folder(stored: Stored) -> str:
 
 
 def _unit(name: str) -> str:
-    if name.startswith("tokens_per_s"):
+    if "tokens_per_s" in name:
         return "tokens/s"
     if name == "verify_width":
         return "tokens"
-    return "share" if name == "lossless_share" else "ratio"
+    known = {"_ms": "ms", "_s": "s", "_share": "share"}
+    return next((unit for ending, unit in known.items() if name.endswith(ending)), "ratio")

@@ -6,13 +6,14 @@ from typing import Any
 
 import pandas as pd
 
-from ddbench import metrics
+from ddbench.acceptance import VARIANTS
 from reports.aggregate import Analysis
 from reports.choose import Scenario, best, fixed, usable
+from reports.columns import BASELINES
 from reports.figures.stages import split
 from reports.frames import records
 from reports.sections.answer import verdict
-from reports.sections.text import folded, interval, missing, number, share, table, whole
+from reports.sections.text import NOTHING, folded, interval, listed, missing, number, share, table, whole
 
 Row = dict[str, Any]
 SAME = 0.005  # acceptance lengths this near, as a share, are called the same
@@ -28,6 +29,7 @@ def best_by_batch(scenario: Scenario) -> list[str]:
             "Decode tokens/s per user": interval(row, "tokens_per_s_per_user", 1),
             f"Aggregate tokens/s{arrivals}": interval(row, "tokens_per_s", 1),
             "x autoregressive": interval(row, "speedup_vs_autoregressive"),
+            "Against autoregressive": verdict(row, "speedup_vs_autoregressive"),
             "x chain": interval(row, "speedup_vs_dflash"),
             "Against chain": verdict(row, "speedup_vs_dflash"),
             "n (prompts)": whole(row["prompts"]),
@@ -38,8 +40,21 @@ def best_by_batch(scenario: Scenario) -> list[str]:
         *table(rows),
         "",
         f"The chain is the deepest linear DFlash chain of the run ({_chains(scenario)}). Fastest first in a batch "
-        "size.",
+        f"size. {bars(scenario)}",
     ]
+
+
+def bars(scenario: Scenario) -> str:
+    """What the intervals of a scenario are, and of how many of what."""
+    frame = usable(scenario.frame)
+    methods = sorted(
+        {str(method) for name in BASELINES for method in frame[f"speedup_vs_{name}_method"].dropna().unique()}
+    )
+    blocks = sorted({int(n) for n in frame["tokens_per_s_n"].dropna()})
+    each = "; ".join(methods) or "none"
+    least = f"n = {listed([str(n) for n in blocks])} block{'s' if blocks != [1] else ''}" if blocks else "no blocks"
+    kind = "t over blocks" if blocks and blocks[-1] > 1 else "no interval from one block"
+    return f"Intervals (95 %): speed-ups, {each}; aggregate tokens/s, {kind} ({least})."
 
 
 def product(scenario: Scenario) -> list[str]:
@@ -61,18 +76,29 @@ def product(scenario: Scenario) -> list[str]:
                 "Tokens per round": number(acceptance),
                 "Round (ms)": number(row["step_ms"]),
                 "= tokens/s per user": number(row["tokens_per_s_per_user"], 1),
-                "Tokens, x chain": _factor(acceptance, chain, "acceptance_length"),
-                "Round time, x chain": _factor(row["step_ms"], chain, "step_ms"),
+                "Bandwidth ceiling": number(row["bandwidth_ceiling_tokens_per_s"], 0),
+                "Share of it": share(row["bandwidth_share"]),
+                "Tokens, x chain": _factor(row, "acceptance_ratio_vs_dflash", acceptance, chain, "acceptance_length"),
+                "Round time, x chain": _factor(row, "step_ratio_vs_dflash", row["step_ms"], chain, "step_ms"),
                 "Reading": _reading(row, acceptance, chain),
+                "n (prompts)": whole(row["prompts"]),
                 "Draft / build / verify / commit / other (ms)": _stages(row, parts),
             }
         )
     return [
         "tokens/s = tokens per round / round time. A tree beats the chain when it gains more in tokens per round "
-        "than it pays in round time.",
+        "than it pays in round time. The bandwidth ceiling is the speed if a round took no longer than reading the "
+        "target's weights once at the GPU's full memory bandwidth; its columns are left out where weights or "
+        "bandwidth are unknown.",
         "",
-        *table(rows),
+        *table(_without_empty(rows, ("Bandwidth ceiling", "Share of it"))),
     ]
+
+
+def _without_empty(rows: list[Row], names: tuple[str, ...]) -> list[Row]:
+    """``rows`` without those of the columns ``names`` in which no row has a value."""
+    gone = {name for name in names if all(row[name] == NOTHING for row in rows)}
+    return [{name: value for name, value in row.items() if name not in gone} for row in rows]
 
 
 def all_results(scenario: Scenario) -> list[str]:
@@ -83,7 +109,9 @@ def all_results(scenario: Scenario) -> list[str]:
         lines += [*folded(f"Batch size {size}: {len(rows)} points", table(rows)), ""]
     return [
         *lines,
-        "All columns are in `results.parquet` and `results.csv`; the request rows they come from in `cells/`.",
+        "All columns are in `results.parquet` and `results.csv`; the request rows they come from in `cells/`. A p99 "
+        "is given from 459 requests on. The sign test counts the prompts on which the arm was faster and slower; it "
+        "does not see by how much.",
     ]
 
 
@@ -94,19 +122,19 @@ def conventions(scenario: Scenario, analysis: Analysis) -> list[str]:
     if frame.empty:
         return ["No speculative arm finished."]
     frame = frame[frame["batch_size"] == frame["batch_size"].min()]
-    points = {point.row["point_id"]: point for point in analysis.points}
+    values = {row["point_id"]: row for row in records(analysis.acceptance_variants)}
     rows = []
-    for tool in metrics.CONVENTIONS:
-        prefill = "yes" if tool.prefill_token else "no"
-        row: Row = {"Tool": tool.tool, "Formula": tool.formula, "Prefill token": prefill}
-        row["Averaging"] = tool.averaging
+    for variant in VARIANTS:
+        row: Row = {"Tool": variant.tool, "Definition": variant.definition, "Averaging": variant.averaging}
+        row["Bonus token"] = "yes" if variant.bonus else "no"
+        row["Prefill token"] = "yes" if variant.prefill_token else "no"
         for each in records(frame):
-            row[each["label"]] = number(tool.value(points[each["point_id"]].counts), 3)
+            row[each["label"]] = number(values.get(each["point_id"], {}).get(variant.name), 3)
         rows.append(row)
     return [
         f"Acceptance length of the same requests (batch size {int(frame['batch_size'].iloc[0])}) under each tool's "
-        "convention. T: output tokens with the prefill's, S: verify rounds, A: accepted drafted tokens and a those "
-        "of one round, both before clipping. All include the bonus token.",
+        "definition. T: output tokens with the prefill's, S: verify rounds, A: accepted drafted tokens and a those "
+        "of one round, both before clipping.",
         "",
         *table(rows),
     ]
@@ -126,13 +154,20 @@ def _result(row: Row, arrivals: str) -> dict[str, str]:
         "x autoregressive": interval(row, "speedup_vs_autoregressive"),
         "x chain": interval(row, "speedup_vs_dflash"),
         "Round (ms)": number(row["step_ms"]),
-        "TTFT (ms)": number(row["ttft_ms"], 1),
+        "TTFT p50 / p95 / p99 (ms)": _percentiles(row, "ttft"),
+        "Latency p50 / p95 / p99 (ms)": _percentiles(row, "latency"),
+        "Steady tokens/s": number(row["tokens_per_s_steady"], 1),
         "Node efficiency": share(row["node_efficiency"]),
         "Verify width": whole(row["verify_width"]),
         "Lossless": share(row["lossless_share"]),
-        "n": whole(row["prompts"]),
+        "Sign test p, x autoregressive": number(row["speedup_vs_autoregressive_sign_p"], 3),
+        "n (prompts)": whole(row["prompts"]),
         "Status": row["status"],
     }
+
+
+def _percentiles(row: Row, clock: str) -> str:
+    return " / ".join(number(row[f"p{percent}_{clock}_ms"], 1) for percent in (50, 95, 99))
 
 
 def _chains(scenario: Scenario) -> str:
@@ -142,7 +177,10 @@ def _chains(scenario: Scenario) -> str:
     return ", ".join(labels) or "none finished"
 
 
-def _factor(value: Any, chain: Row | None, name: str) -> str:
+def _factor(row: Row, ratio: str, value: Any, chain: Row | None, name: str) -> str:
+    """A factor against the chain, with its interval where the results have one."""
+    if not missing(row[ratio]):
+        return interval(row, ratio)
     if chain is None or missing(value) or missing(chain[name]):
         return number(None)
     return number(float(value) / float(chain[name]))

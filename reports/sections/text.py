@@ -12,6 +12,7 @@ from tabulate import tabulate
 from reports.statistics import Estimate
 
 NOTHING = "–"
+TAG = re.compile(r"<(?=[A-Za-z/!?])")
 NUMERIC = re.compile(rf"{NOTHING}|[\d.\-]+( %)?( \[.*\])?")
 
 
@@ -59,9 +60,24 @@ def table(rows: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def clean(value: Any) -> str:
-    """One table cell: no line break, no bar that would end it."""
-    text = NOTHING if missing(value) else str(value)
-    return " ".join(text.split()).replace("|", "\\|")
+    """One table cell: a line of text, no bar that would end it."""
+    return inline(NOTHING if missing(value) else str(value)).replace("|", "\\|")
+
+
+def inline(text: str) -> str:
+    """Text from elsewhere as one line of markdown, in which nothing can be taken for an HTML tag."""
+    return TAG.sub(r"\\<", " ".join(text.split()))
+
+
+def counted(number: int, noun: str) -> str:
+    """``1 prompt``, ``8 prompts``."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def listed(parts: Sequence[str]) -> str:
+    """``a``, ``a and b``, ``a, b and c``."""
+    *first, last = parts
+    return f"{', '.join(first)} and {last}" if first else last
 
 
 def folded(summary: str, lines: list[str]) -> list[str]:

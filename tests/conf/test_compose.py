@@ -15,7 +15,7 @@ from omegaconf import OmegaConf
 from ddbench.__main__ import conf_folder
 from experiments.estimate import pair_gib
 from experiments.settings import Settings, load_settings
-from experiments.workload import asset_path
+from experiments.workloads import asset_path
 
 CONF = Path(__file__).resolve().parents[2] / "conf"
 PUBLISHED = ("llama31_8b", "qwen36_27b", "qwen36_35b_a3b", "qwen3_4b", "qwen3_8b", "qwen3_coder_30b_a3b")
@@ -56,6 +56,19 @@ def test_every_option_is_valid(group: str) -> None:
     assert settings("workload=file", "workload.path=prompts.jsonl")
 
 
+@pytest.mark.parametrize("name", sorted({*options("workload")} - {"file"}))
+def test_every_prompt_set_names_its_source_and_its_licence(name: str) -> None:
+    workload = settings(f"workload={name}").workload
+    assert workload.licence
+    assert workload.path or workload.wheel or workload.dataset
+    assert all(r is None or re.fullmatch("[0-9a-f]{40}", r) for r in workload.revisions)
+
+
+def test_the_papers_sets_are_there() -> None:
+    named = {"humaneval", "mbpp", "gsm8k", "math500", "aime", "livecodebench", "mt_bench", "alpaca"}
+    assert named | {"spec_bench", "speed_bench", "shipped", "file"} <= {*options("workload")}
+
+
 def test_the_groups_are_those_of_the_design() -> None:
     groups = {path.name for path in CONF.iterdir() if path.is_dir()} - {"local"}
     named = {"engine", "strategy", "model", "workload", "load", "host", "tracking", "report", "experiment"}
@@ -71,6 +84,7 @@ def test_the_default_sweep_covers_strategies_shapes_and_batch_sizes() -> None:
     assert sweep.strategy == ("autoregressive", "dflash", "eagle", "ddtree")
     for axis in (sweep.width, sweep.depth, sweep.nodes, sweep.batch_size):
         assert len(axis) >= 2
+    assert sweep.temperature == (0.0, 1.0)
     assert settings("experiment=smoke").sweep.strategy == sweep.strategy
 
 

@@ -113,7 +113,7 @@ def test_prompt_longer_than_the_context(ddbench: Any) -> None:
     record = {"id": "long", "dataset": "d", "category": "c", "turns": ["x" * 600]}
     path = ddbench.folder / "long.jsonl"
     path.write_text(json.dumps(record) + "\n")
-    refused(ddbench.run(f"workload.path={path}"), "workload.path='long'", "1 to 506 tokens", "it has 600")
+    refused(ddbench.run(f"workload.path={path}"), "workload='long'", "1 to 506 tokens", "it has 600")
     assert not (ddbench.folder / "out").exists()
 
 

@@ -38,7 +38,7 @@ def test_an_arm_is_measured_in_one_go_within_a_block() -> None:
     arms = [item.cell.arm for item in planned]
     changes = sum(server_starts([item.cell for item in planned], server_per_arm=True))
     distinct = len({repr(arm) for arm in arms})
-    assert changes == 2 * distinct - 1  # the last arm of a block is the first of the next one, which runs in reverse
+    assert changes == 2 * distinct  # the arm that ends a block begins the next one, on a server started anew
     first, second = (
         [item.cell.arm for item in planned if item.cell.block == block and item.cell.batch_size == 1]
         for block in (0, 1)
@@ -47,9 +47,12 @@ def test_an_arm_is_measured_in_one_go_within_a_block() -> None:
     assert arms[0].strategy == "autoregressive"
 
 
-def test_the_reference_engine_starts_once() -> None:
-    planned = make_plan(settings("engine=reference", *SHAPES), Facts("v", {}, "h", 8, {})).cells
-    assert sum(server_starts([item.cell for item in planned], server_per_arm=False)) == 1
+def test_the_reference_engine_starts_once_a_block() -> None:
+    planned = make_plan(settings("engine=reference", "load.blocks=3", *SHAPES), Facts("v", {}, "h", 8, {})).cells
+    cells = [item.cell for item in planned]
+    starts = server_starts(cells, server_per_arm=False)
+    assert [cell.block for cell, start in zip(cells, starts, strict=True) if start] == [0, 1, 2]
+    assert sum(server_starts(cells, server_per_arm=False, restart=False)) == 1
     assert server_starts([], server_per_arm=True) == []
 
 
@@ -86,7 +89,7 @@ def test_all_arms_have_the_same_flags() -> None:
 def test_arms_of_the_engines_own_choice_come_beside_the_others() -> None:
     plain, more = cells(), cells("engine.default_arms=true")
     assert more[: len(plain)] == plain
-    own = [item for item in more[len(plain) :] if item.cell.batch_size == 1]
+    own = [item for item in more[len(plain) :] if (item.cell.batch_size, item.cell.temperature) == (1, 0)]
     assert [(item.cell.arm.strategy, item.cell.arm.depth) for item in own] == [("autoregressive", None), ("dflash", 15)]
     for item in own:
         assert item.unsupported is None

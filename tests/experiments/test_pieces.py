@@ -17,7 +17,7 @@ from experiments.models import folder_hash, resolve
 from experiments.progress import Progress, describe, duration
 from experiments.settings import CostSettings, DrafterSettings, ModelSettings, TargetSettings, WorkloadSettings
 from experiments.store import RunFolder
-from experiments.workload import asset_path, choose, prompts_hash, read_prompts
+from experiments.workloads import asset_path, choose, prompts_hash, read_prompts
 from runners.base import Prompt
 
 TARGET = TargetSettings("t/t", None, "MIT", params=1_000_000, layers=4, kv_heads=2, head_dim=8, vocab_size=100)

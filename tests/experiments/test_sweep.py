@@ -184,7 +184,7 @@ def test_a_signal_ends_in_good_order(ddbench: Any, number: signal.Signals, code:
     assert Path(summary["report"]).is_file()
     assert f"run_id={number.name} does the rest" in err
     missing = f"{CELLS - count_cells(folder)} of {CELLS} planned cells were not run: "
-    assert missing in (folder / "report.md").read_text().partition("## ")[0]
+    assert missing in (folder / "report.md").read_text().partition("## Results")[0]
     again = ddbench.bare("experiment=report", f"run={folder}", "tracking=none", "report.figures=false")
     assert again.code == 0, again.err
     assert missing in (folder / "report.md").read_text()
@@ -254,7 +254,7 @@ def test_other_engines_are_never_run_as_something_else(ddbench: Any) -> None:
     assert ended.summary["cells"]["unsupported"] == CELLS
     reason = "this version of ddbench has no runner for sglang yet"
     assert {status["reason"] for status in final_cells(ddbench.path("sglang")).values()} == {reason}
-    report = (ddbench.path("sglang") / "report.md").read_text().partition("## ")[0]
+    report = (ddbench.path("sglang") / "report.md").read_text().partition("## Results")[0]
     assert report.count("is unsupported on sglang** and was not run as something else") == 4
 
 

@@ -23,7 +23,7 @@ import pytest
 from safetensors.torch import load_file, save_file
 
 import ddbench
-from experiments.workload import asset_path
+from experiments.workloads import asset_path
 
 pytestmark = [pytest.mark.vllm, pytest.mark.slow]
 

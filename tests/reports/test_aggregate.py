@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -299,3 +301,111 @@ def test_synthetic_integers_conserve(small_run: Path) -> None:
     tokens = speculative.set_index(["cell_id", "prompt_id"])["output_tokens"] - 1
     assert (sums == tokens.reindex(sums.index)).all()
     assert synthetic.SHAPES
+
+
+def test_columns_of_a_comparison(tmp_path: Path) -> None:
+    shapes = {"autoregressive": [(None, None, None)], "dflash": [(None, 7, None)], "ddtree": [(None, 7, 16)]}
+    write_run(tmp_path / "run", Plan(shapes=shapes, batch_sizes=(1,), prompts=12))
+    frame = results(tmp_path / "run")
+    tree, plain = row_of(frame, "ddtree"), row_of(frame, "autoregressive")
+    assert tree["speedup_vs_autoregressive_method"] == "paired bootstrap over prompts, 1 block"
+    assert tree["speedup_vs_autoregressive_verdict"] == "faster"
+    assert tree["speedup_vs_autoregressive_sign_p"] == pytest.approx(2 / 2**12)  # all twelve prompts above
+    assert tree["acceptance_ratio_vs_dflash"] / tree["step_ratio_vs_dflash"] == pytest.approx(tree["speedup_vs_dflash"])
+    chain = row_of(frame, "dflash")
+    difference = tree["acceptance_length"] - chain["acceptance_length"]
+    assert tree["acceptance_difference_vs_dflash"] == pytest.approx(difference)
+    assert tree["acceptance_difference_vs_dflash_low"] < difference < tree["acceptance_difference_vs_dflash_high"]
+    assert (tree["tokens_per_s_n"], tree["throughput_ratio_vs_dflash_n"]) == (1, 1)
+    assert pd.isna(plain["acceptance_ratio_vs_dflash"])  # it has no rounds
+    of_itself = [f"speedup_vs_autoregressive_{name}" for name in ("method", "verdict", "sign_p")]
+    assert plain[of_itself].isna().all()
+
+
+def test_three_blocks_have_t_intervals(tmp_path: Path) -> None:
+    shapes = {"autoregressive": [(None, None, None)], "dflash": [(None, 7, None)]}
+    write_run(tmp_path / "run", Plan(shapes=shapes, batch_sizes=(1, 8), prompts=10, blocks=3))
+    frame = results(tmp_path / "run")
+    alone, batch = row_of(frame, "dflash", batch_size=1), row_of(frame, "dflash", batch_size=8)
+    assert alone["speedup_vs_autoregressive_method"] == "paired t over 3 blocks and prompts"
+    assert batch["speedup_vs_autoregressive_method"] == "paired t over 3 blocks"  # the prompts share a clock
+    assert pd.notna(batch["speedup_vs_autoregressive_low"])
+    assert pd.isna(batch["speedup_vs_autoregressive_sign_p"])
+    assert alone["tokens_per_s_n"] == 3
+
+
+def test_a_partner_has_the_same_block(tmp_path: Path) -> None:
+    """Prompt a failed in block 1 of the tree: block 1 of the baseline's a counts for nothing either."""
+    plan = Plan(prompts=2)
+    for system, seconds in (
+        (arm("autoregressive", None, None, None), (0.8, 1.6)),
+        (arm("ddtree", 2, 4, 4), (0.4, 0.4)),
+    ):
+        rounds = 0 if system.strategy == "autoregressive" else 4
+        for block, wall in enumerate(seconds):
+            each = cell(plan, system, 1).with_block(block)
+            lost = {"error": "timed out"} if rounds and block == 1 else {}
+            rows = [stored_request(each, "a", 9, rounds, 0.1 + wall, **lost)]
+            write_requests(tmp_path, each, [*rows, stored_request(each, "b", 9, rounds, 0.1 + wall)])
+    row = row_of(results(tmp_path), "ddtree")
+    assert row["speedup_vs_autoregressive"] == pytest.approx((0.8 + 0.8 + 1.6) / (3 * 0.4))
+
+
+def test_percentiles_and_steady_columns(small_run: Path) -> None:
+    frame = results(small_run)
+    requests = read_run(small_run).requests
+    for _, row in frame.iterrows():
+        mine = requests[requests["cell_id"].isin(row["cell_ids"])]["latency_s"].to_numpy(dtype=float) * 1000
+        assert row["p50_latency_ms"] == pytest.approx(np.median(mine))
+        assert row["p95_latency_ms"] == pytest.approx(np.percentile(mine, 95))
+    assert frame["p99_latency_ms"].isna().all()  # 8 requests
+    assert frame["p90_ttft_ms"].notna().all()
+    assert (frame["steady_short"] == (frame["steady_window_s"] < 5)).all()  # none of 8 prompts turns over 10 times
+    assert (frame["status"] == "ok").all()  # a short window marks a number, not the point
+
+
+def test_distance_to_the_bandwidth_ceiling(tmp_path: Path) -> None:
+    """2 GB of weights at 1 TB/s: 2 ms a round at least. The tree takes 120 ms, on two GPUs at half that floor."""
+    golden_run(tmp_path)
+    other = arm("ddtree", 2, 8, 8)
+    each = cell(Plan(prompts=2), replace(other, flags={**other.flags, "tensor_parallel": 2}), 1)
+    write_requests(tmp_path, each, [stored_request(each, p, t, r, 0.2) for p, t, r in (("a", 9, 3), ("b", 4, 2))])
+    for path in (tmp_path / "cells").glob("*/status.json"):
+        known = {"target_weight_bytes": 2_000_000_000, "gpu_bytes_per_s": 1_000_000_000_000}
+        path.write_text(json.dumps({**json.loads(path.read_text()), **known}))
+    frame = results(tmp_path)
+    tree, plain = row_of(frame, "ddtree", depth=4), row_of(frame, "autoregressive")
+    assert plain["bandwidth_ceiling_tokens_per_s"] == pytest.approx(500.0)
+    assert plain["bandwidth_share"] == pytest.approx(10.0 / 500)
+    assert tree["bandwidth_ceiling_tokens_per_s"] == pytest.approx(11 / 5 * 500)
+    assert tree["bandwidth_share"] == pytest.approx(0.002 / 0.120)
+    assert row_of(frame, "ddtree", depth=8)["bandwidth_ceiling_tokens_per_s"] == pytest.approx(11 / 5 * 1000)
+
+
+def test_an_unknown_bandwidth_is_null(small_run: Path) -> None:
+    assert results(small_run)[["bandwidth_ceiling_tokens_per_s", "bandwidth_share"]].isna().all(axis=None)
+
+
+def test_categories_add_up(small_run: Path) -> None:
+    analysis = analyse(read_run(small_run))
+    whole, parts = analysis.frame.set_index("point_id"), analysis.categories
+    assert set(parts["category"]) == {"code", "prose", "list"}
+    sums = parts.groupby("point_id")[["requests", "prompts"]].sum()
+    assert (sums["requests"] == whole["requests"].reindex(sums.index)).all()
+    requests = read_run(small_run).requests
+    for row in parts[parts["acceptance_length"].notna()].to_dict("records"):
+        ids = whole.loc[row["point_id"], "cell_ids"]
+        mine = requests[requests["cell_id"].isin(ids) & (requests["category"] == row["category"])]
+        assert row["acceptance_length"] == pytest.approx((mine["output_tokens"] - 1).sum() / mine["rounds"].sum())
+    chain = whole[whole["strategy"] == "dflash"]["dflash_point_id"].iloc[0]
+    assert parts[parts["point_id"] == chain]["speedup_vs_dflash"].isna().all()  # of the baseline itself
+    assert parts[parts["point_id"] == chain]["speedup_vs_autoregressive"].notna().all()
+
+
+def test_one_row_of_acceptance_variants_a_point(small_run: Path) -> None:
+    analysis = analyse(read_run(small_run))
+    variants, frame = analysis.acceptance_variants, analysis.frame
+    assert variants["point_id"].tolist() == frame["point_id"].tolist()
+    assert np.allclose(
+        variants["ddbench"].to_numpy(float, na_value=-1), frame["acceptance_length"].to_numpy(float, na_value=-1)
+    )

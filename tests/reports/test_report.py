@@ -22,10 +22,12 @@ def contents(run: Path) -> dict[str, bytes]:
     """Every file of a report but the line with its time of building."""
     files = [run / "results.parquet", run / "results.csv", *sorted((run / "figures").glob("*.png"))]
     found = {path.name: path.read_bytes() for path in files}
-    text = (run / "report.md").read_text()
-    lines = [line for line in text.splitlines() if not line.startswith("Report built: ")]
-    assert len(lines) == len(text.splitlines()) - 1
-    return {**found, "report.md": "\n".join(lines).encode()}
+    for name in ("report.md", "report.html"):
+        text = (run / name).read_text()
+        lines = [line for line in text.splitlines() if "Report built: " not in line]
+        assert len(lines) == len(text.splitlines()) - 1
+        found[name] = "\n".join(lines).encode()
+    return found
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +40,7 @@ def built(small_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_the_same_files_give_the_same_bytes(built: Path) -> None:
     before = contents(built)
-    for name in ("results.parquet", "results.csv", "report.md"):
+    for name in ("results.parquet", "results.csv", "report.md", "report.html"):
         (built / name).unlink()
     (built / "figures" / "stale.png").write_bytes(b"from an older report")
     build_report(built)
@@ -66,7 +68,7 @@ def test_what_the_page_says(built: Path) -> None:
         "hindsight-best",
         "## Best configuration by batch size",
         "## Won or lost by acceptance or by cost",
-        "## What other tools would have printed",
+        "## What each tool would have printed",
         "## Provenance",
         "## Unsupported, failed and suspect points",
         "## Dropped grid points",
@@ -155,8 +157,9 @@ def test_suspect_points_are_never_fastest(tmp_path: Path) -> None:
                 path.write_text(json.dumps({**json.loads(path.read_text()), "status": "suspect", "reason": "looping"}))
 
     text = page(tmp_path, spoil)
-    answer = text.split("## The answer")[1].split("## Best configuration")[0]
-    assert "ddtree" not in answer
+    answer = text.split("## The answer")[1].split("## Before you believe it")[0]
+    assert "ddtree" not in answer + text.split("## Results")[1].split("## Best configuration")[0]
+    assert "2 points suspect (ddtree 2)" in text
     assert "looping" in text
 
 
@@ -184,7 +187,9 @@ def test_no_rounds_files(tmp_path: Path) -> None:
 
 def test_two_temperatures_are_two_scenarios(tmp_path: Path) -> None:
     text = page(tmp_path, lambda run, plan: None, figures=True, temperatures=(0.0, 1.0))
-    assert text.count("## The answer") == 2
+    assert text.count("## Results") == 2
+    answer = text.split("## The answer")[1].split("## Before you believe it")[0]
+    assert answer.count("was fastest at") == 2
     assert len(set(re.findall(r"figures/(\S+)-speedup_vs_batch_size.png", text))) == 2
 
 

@@ -49,12 +49,34 @@ def test_seeded() -> None:
     assert bootstrap(sums, SPEEDUP) != bootstrap(sums, SPEEDUP, seed=1)
 
 
-def test_the_chunked_sum_equals_a_plain_loop() -> None:
+def test_one_block_of_resamples_equals_a_plain_loop() -> None:
     sums = draw(np.random.default_rng(1), 10)
-    weights = resampling_weights(10, 300, 5)
-    logs = [np.log(w @ sums[:, 0]) - np.log(w @ sums[:, 1]) for w in weights.astype(float)]
-    fast = statistics._log_resamples(sums[:, :2], np.asarray([1.0, -1.0]), 300, 5, chunk=70)
-    assert np.allclose(fast, logs)
+    plain = [w @ sums for w in resampling_weights(10, 300, 5).astype(float)]
+    assert np.allclose(statistics.resampled_totals(sums[None], 300, 5), plain)
+
+
+def test_many_prompts_go_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    sums = draw(np.random.default_rng(1), 10)
+    whole = statistics.resampled_totals(sums[None], 300, 5)
+    monkeypatch.setattr(statistics, "FEW_UNITS", 0)
+    monkeypatch.setattr(statistics, "CHUNK", 700)  # 70 resamples a piece
+    assert np.allclose(statistics.resampled_totals(sums[None], 300, 5), whole)
+
+
+def test_blocks_are_drawn_and_within_them_the_same_prompts() -> None:
+    cube = np.stack([draw(np.random.default_rng(i), 10) for i in range(7)])
+    prompts, blocks = resampling_weights(10, 200, 5), resampling_weights(7, 200, 6)
+    plain = [
+        sum(blocks[r, b] * prompts[r, i] * cube[b, i].astype(float) for b in range(7) for i in range(10))
+        for r in range(200)
+    ]
+    assert np.allclose(statistics.resampled_totals(cube, 200, 5), plain)
+
+
+def test_blocks_and_prompts_are_drawn_apart() -> None:
+    """As many of the one as of the other must not mean that they are drawn alike."""
+    prompts, blocks = resampling_weights(8, 400, statistics.SEED), resampling_weights(8, 400, statistics.SEED + 1)
+    assert abs(np.corrcoef(prompts.ravel(), blocks.ravel())[0, 1]) < 0.1
 
 
 @pytest.mark.parametrize(("prompts", "least", "most"), [(8, 0.89, 0.97), (24, 0.91, 0.98)])
@@ -114,7 +136,7 @@ def test_clusters_sum_turns() -> None:
 
 
 def test_replicates_need_two_blocks() -> None:
-    assert ratio_of_replicates(1.5, [(3.0, 2.0)]) == statistics.Estimate(1.5, None, None, 1)
+    assert ratio_of_replicates(1.5, [(3.0, 2.0)]) == statistics.Estimate(1.5, None, None, 1, "n = 1 block")
     estimate = ratio_of_replicates(1.5, [(3.0, 2.0), (3.1, 2.0), (2.9, 2.0)])
     assert estimate.n == 3
     assert estimate.excludes(1.0)
