@@ -225,7 +225,8 @@ OTHER_DEFINITIONS: dict[str, str] = {
     "speedup_vs_dflash": "the same against the deepest linear DFlash chain",
     "throughput_ratio_vs_autoregressive": "tokens_per_s over that of the autoregressive arm (_vs_dflash: the chain's)",
     "lossless_share": "requests whose token ids equal those of the autoregressive arm at the same batch size / "
-    "requests compared; at temperature 0 only",
+    "requests compared (those that both answered); at temperature 0 only. Of the autoregressive arm itself: its "
+    "further answers against its first, null where it answered once",
     "acceptance_ratio_vs_dflash": "acceptance_length over the chain's, on the prompts that both finished "
     "(acceptance_difference_vs_dflash: minus the chain's); step_ratio_vs_dflash: step_ms over the chain's. "
     "speedup_vs_dflash = acceptance_ratio / step_ratio",
@@ -366,10 +367,9 @@ def acceptance_by_depth(counts: Counts) -> tuple[list[float], list[float | None]
 
 
 def lossless_share(ids: Mapping[Any, Sequence[int]], reference: Mapping[Any, Sequence[int]]) -> float | None:
-    """Share of the requests (by key) whose token ids equal the reference's; None where none can be compared.
+    """Share of the requests compared whose token ids equal the reference's; None where none can be compared.
 
-    A request that the reference lacks counts as not equal: it has not been shown to be.
+    Compared are the requests (by key) that both have; one that the reference lacks says nothing.
     """
-    if not any(key in reference for key in ids):
-        return None
-    return sum(key in reference and list(ids[key]) == list(reference[key]) for key in ids) / len(ids)
+    compared = ids.keys() & reference.keys()
+    return sum(list(ids[key]) == list(reference[key]) for key in compared) / len(compared) if compared else None

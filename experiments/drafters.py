@@ -48,7 +48,7 @@ def resolve_each(settings: Settings, roles: Iterable[str]) -> tuple[dict[str, Mo
             if error.key != f"model.{settings.role}.source":
                 raise
             raise ConfigError(f"drafters.{name}", error.value, error.allowed) from None
-        revisions[source] = found[settings.role]
+        revisions[source] = found.get(settings.role)
     return files, revisions
 
 

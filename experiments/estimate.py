@@ -1,9 +1,10 @@
 """What a cell will cost, reckoned before anything starts: rough, and stated as such.
 
 Time of one pass over ``rows`` token rows: ``overhead + max(weight bytes / bandwidth, 2 * params * rows / flops)``
-(roofline). Rounds of a request: new tokens / emitted tokens a round, for which fixed figures are assumed
-(:data:`EMITTED`); what a drafter really accepts is what the sweep is there to find out. Memory: weights, key-value
-caches and the logits of the verify pass; the program itself and its libraries come on top.
+(roofline); the overhead is the target's, and a drafter's by its share of layers. Rounds of a request: new tokens /
+emitted tokens a round, for which fixed figures are assumed (:data:`EMITTED`); what a drafter really accepts is what the
+sweep is there to find out. Memory: weights, key-value caches and the logits of the verify pass; the program itself and
+its libraries come on top.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ def estimate(cell: Cell, model: ModelSettings, cost: CostSettings) -> Estimate:
     batch = min(cell.batch_size, requests)
     rounds = math.ceil(cell.max_new_tokens / EMITTED[cell.arm.strategy])
     verify = _pass_s(model.target, batch * (nodes + 1), size, cost)
-    draft = _draft_s(cell, drafter, batch, size, cost)
+    draft = _draft_s(cell, drafter, batch, size, cost, model.target.layers)
     prefill = _pass_s(model.target, PROMPT_TOKENS, size, cost)
     one_batch = rounds * (verify + draft) + batch * prefill
     warm_up = one_batch * min(1.0, cell.arm.flags.get("warmup_tokens", 0) / cell.max_new_tokens)
@@ -93,17 +94,21 @@ def _verified_nodes(cell: Cell) -> int:
     return (arm.nodes if arm.nodes is not None else arm.depth) or 1
 
 
-def _draft_s(cell: Cell, drafter: DrafterSettings | None, batch: int, size: int, cost: CostSettings) -> float:
+def _draft_s(
+    cell: Cell, drafter: DrafterSettings | None, batch: int, size: int, cost: CostSettings, target_layers: int
+) -> float:
     if drafter is None:
         return 0.0
     if cell.arm.strategy == "eagle":
         passes, rows = cell.arm.depth or 1, cell.arm.width or 1
     else:
         passes, rows = 1, drafter.block_size or 16
-    return passes * _pass_s(drafter, batch * rows, size, cost)
+    return passes * _pass_s(drafter, batch * rows, size, cost, drafter.layers / target_layers)
 
 
-def _pass_s(model: TargetSettings | DrafterSettings, rows: int, size: int, cost: CostSettings) -> float:
+def _pass_s(
+    model: TargetSettings | DrafterSettings, rows: int, size: int, cost: CostSettings, share: float = 1.0
+) -> float:
     active = (model.active_params if isinstance(model, TargetSettings) else None) or model.params
     read = min(model.params, active * rows) * size / cost.bytes_per_s  # a mixture of experts reads more, row by row
-    return cost.pass_overhead_s + max(read, 2.0 * active * rows / cost.flops_per_s)
+    return share * cost.pass_overhead_s + max(read, 2.0 * active * rows / cost.flops_per_s)

@@ -12,6 +12,8 @@ Every rule is a bound that no faithful run can break:
 - without a pruning threshold every round drafts the whole shape, on the reference engine exactly; a server may cut the
   last draft of a request where its context ends;
 - a decode step adds at most its accepted tokens and one more: tokens beyond that came from steps without a draft.
+
+Of any arm: where every answer ended with the prefill's token nothing was decoded, hence nothing measured.
 """
 
 from __future__ import annotations
@@ -28,6 +30,8 @@ from runners.base import CellOutcome
 COLUMNS = ["output_tokens", "rounds", "drafted", "accepted", "accept_histogram", "error"]
 EXACT = ("reference",)  # engines that never cut a draft
 MOST_PLAIN = 0.5  # share of a speculative arm's decode steps without a draft from which it is no longer that arm
+
+NOT_DECODED = "every answer ended with its first token: nothing was decoded"
 
 Row = dict[str, object]
 
@@ -50,6 +54,14 @@ def fallback(arm: Arm, rows: list[Row], trusted: bool = True) -> tuple[Status, s
     ``trusted`` False: the runner itself doubts the rounds that it counted (events of a stream that joined several, say)
     and has said so; then only what was drafted a round is looked at.
     """
+    status, reason = _by_rounds(arm, rows, trusted)
+    if status != "failed" and rows and all(_int(row, "output_tokens") <= 1 for row in rows):
+        return "suspect", NOT_DECODED
+    return status, reason
+
+
+def _by_rounds(arm: Arm, rows: list[Row], trusted: bool) -> tuple[Status, str | None]:
+    """What verify rounds and drafted tokens say."""
     if any(row[name] is None for row in rows for name in ("rounds", "drafted")):
         if arm.strategy == "autoregressive":
             return "ok", None

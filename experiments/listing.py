@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from experiments.estimate import EMITTED, PROMPT_TOKENS, Estimate, server_starts
 from experiments.plan import Plan
-from experiments.progress import describe, duration, say
+from experiments.progress import counted, describe, duration, say
 
 
 def print_plan(
@@ -38,7 +38,7 @@ def print_plan(
     memory = max((cost.memory_gib for _, cost in paying), default=0.0)
     assumed = ", ".join(f"{name} {value:g}" for name, value in EMITTED.items())
     say(
-        f"{len(plan.cells)} cells, {len(plan.dropped)} points dropped; about {duration(total)} and {memory:.2f} GiB, "
-        f"with {starts} starts of the engine. "
+        f"{counted(len(plan.cells), 'cell')}, {counted(len(plan.dropped), 'point')} dropped; "
+        f"about {duration(total)} and {memory:.2f} GiB, with {counted(starts, 'start')} of the engine. "
         f"A rough estimate: engine.cost, prompts of {PROMPT_TOKENS} tokens, tokens a round assumed: {assumed}."
     )

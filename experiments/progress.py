@@ -37,6 +37,11 @@ def duration(seconds: float) -> str:
     return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
 
 
+def counted(number: int, noun: str) -> str:
+    """``1 cell``, ``8 cells``."""
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
 def describe(cell: Cell) -> str:
     """A cell in a few words, e.g. ``ddtree width 4 depth 7 nodes 32, batch 8``."""
     arm = cell.arm

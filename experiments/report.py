@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ddbench.errors import ConfigError
-from experiments.progress import say, warn
+from experiments.interrupt import Interrupted, interruptible
+from experiments.progress import counted, say, warn
 from experiments.settings import ReportSettings, TrackingSettings
 from experiments.store import RunFolder
 from experiments.typed import build
@@ -26,7 +27,8 @@ def run(config: Mapping[str, Any], run_id: str) -> dict[str, Any]:
     """
     folder = _finished("run", config.get("run"))
     if config.get("against") is not None:
-        return _compare(folder, _finished("against", config["against"]))
+        logged = config.get("tracking", {}).get("mode", "disabled") != "disabled"
+        return _compare(folder, _finished("against", config["against"]), logged)
     tracking = build(TrackingSettings, config.get("tracking", {}), "tracking")
     with tracker(tracking, folder) as recorder:
         return summarise(folder, build(ReportSettings, config.get("report", {}), "report"), recorder)
@@ -42,12 +44,17 @@ def _finished(key: str, given: object) -> RunFolder:
     return folder
 
 
-def _compare(folder: RunFolder, against: RunFolder) -> dict[str, Any]:
-    """Writes the page of two runs into the first one's folder; the summary counts the cells of both."""
+def _compare(folder: RunFolder, against: RunFolder, logged: bool) -> dict[str, Any]:
+    """Writes the page of two runs into the first one's folder; the summary counts the cells of both.
+
+    ``logged``: the tracking asked for, which there is none of here, would log something.
+    """
     from reports.compare import build_comparison
 
     if folder.path.resolve() == against.path.resolve():
         raise ConfigError("against", str(against.path), "another run than run=")
+    if logged:
+        warn("a comparison is not logged to W&B: tracking is ignored with against=")
     say(f"comparing {folder.path} with {against.path}")
     paths = build_comparison(folder.path, against.path)
     ours, theirs = folder.counts(), against.counts()
@@ -71,7 +78,29 @@ def tracker(tracking: TrackingSettings, folder: RunFolder) -> Recorder:
 
 
 def summarise(folder: RunFolder, report: ReportSettings, recorder: Recorder) -> dict[str, Any]:
-    """Builds the report of a run and returns contract 3's object: folder, report, results and cells by status."""
+    """Builds the report of a run and returns contract 3's object: folder, report, results and cells by status.
+
+    A cell is counted as suspect too where the report found its point suspect. A first SIGINT or SIGTERM ends this in
+    good order: the object then has ``interrupted``, and no report where that was not written yet.
+    """
+    summary: dict[str, Any] = {"run": str(folder.path), "report": None, "results": None, "cells": folder.counts()}
+    try:
+        with interruptible():
+            summary |= _report(folder, report)
+            _warn(summary["cells"])
+            recorder.report()
+            recorder.close()
+    except Interrupted as signal:
+        if summary["report"] is None:
+            warn(f"{signal.name}: the report is not whole; experiment=report run={folder.path} builds it again")
+        else:
+            warn(f"{signal.name}: the report is whole, its copy for W&B perhaps not")
+        summary["interrupted"] = signal.name
+    return summary
+
+
+def _report(folder: RunFolder, report: ReportSettings) -> dict[str, Any]:
+    """Writes the report; where it is, and the cells by status."""
     from reports import build_report
 
     say(f"writing the report of {folder.path}")
@@ -80,10 +109,22 @@ def summarise(folder: RunFolder, report: ReportSettings, recorder: Recorder) -> 
     if lost:
         warn(f"{len(lost)} cells have no readable final status and are left out: {', '.join(lost[:5])}")
     paths = build_report(folder.path, figures=report.figures)
-    recorder.report()
-    return {
-        "run": str(folder.path),
-        "report": str(paths.report),
-        "results": str(paths.results),
-        "cells": folder.counts(),
-    }
+    return {"report": str(paths.report), "results": str(paths.results), "cells": _judged(folder, paths.results)}
+
+
+def _judged(folder: RunFolder, results: Path) -> dict[str, int]:
+    """Cells by final status; one that ended well, of a point that the report found suspect, is suspect."""
+    import pyarrow.parquet as pq
+
+    points = pq.read_table(results, columns=["status", "cell_ids"]).to_pylist()
+    doubted = {cell_id for point in points if point["status"] == "suspect" for cell_id in point["cell_ids"]}
+    return folder.counts(doubted)
+
+
+def _warn(cells: dict[str, int]) -> None:
+    """One line for each kind of cell that is no evidence, and one where there is no evidence at all."""
+    for status in ("failed", "suspect"):
+        if cells[status]:
+            warn(f"{counted(cells[status], 'cell')} {status}: see the report for the reasons")
+    if cells["unsupported"] and cells["unsupported"] == sum(cells.values()):
+        warn("nothing was measured: the engine cannot run any of these cells")

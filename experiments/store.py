@@ -7,6 +7,7 @@ import os
 import platform
 import shutil
 from collections import Counter
+from collections.abc import Collection
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
@@ -70,6 +71,14 @@ class RunFolder:
         if planned:
             self._remember(planned)
 
+    def config(self) -> dict[str, Any]:
+        """The configuration of the last process that measured here; empty where there is none."""
+        try:
+            data = yaml.safe_load((self.path / "config.yaml").read_text(encoding="utf-8"))
+        except (OSError, ValueError, yaml.YAMLError):
+            return {}
+        return data if isinstance(data, dict) else {}
+
     def status(self, cell: Cell) -> str | None:
         """The final status of a cell, or None if it has none yet."""
         return _final_status(self.cells / cell.cell_id)
@@ -119,9 +128,10 @@ class RunFolder:
         found = self.cells.iterdir() if self.cells.is_dir() else ()
         return {folder.name for folder in found if _final_status(folder)}
 
-    def counts(self) -> dict[str, int]:
-        """Cells of the folder by final status."""
-        counts = Counter(_final_status(self.cells / name) for name in self.ids())
+    def counts(self, doubted: Collection[str] = ()) -> dict[str, int]:
+        """Cells of the folder by final status; those that are ``doubted`` and ended well count as suspect."""
+        final = {name: _final_status(self.cells / name) for name in self.ids()}
+        counts = Counter("suspect" if s == "ok" and name in doubted else s for name, s in final.items())
         return {status: counts[status] for status in FINAL_STATUSES}
 
 

@@ -8,11 +8,13 @@ import traceback
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ddbench.errors import ConfigError
 from experiments.cells import Todo, run_cells
+from experiments.changes import differing_keys
 from experiments.contexts import Talk, context_file, first_turns
 from experiments.drafters import DrafterRunner, kinds, resolve_each, variants
 from experiments.engines import engine_of
@@ -21,7 +23,7 @@ from experiments.interrupt import Interrupted, interruptible
 from experiments.listing import print_plan
 from experiments.models import resolve
 from experiments.plan import Facts, Plan, make_plan
-from experiments.progress import Progress, duration, say, say_briefly, warn
+from experiments.progress import Progress, counted, duration, say, say_briefly, warn
 from experiments.report import summarise, tracker
 from experiments.roofline import UNKNOWN, roofline
 from experiments.settings import Settings, load_settings
@@ -239,8 +241,9 @@ def _measure(
             plan = make_plan(settings, talk.told(facts))
             todo = _with_starts(_todo(settings, plan, folder), settings)
             talk.keep()
+            before = folder.config()
             folder.open(config, environment, plan.dropped, plan.cells)
-            _announce(plan, todo, folder)
+            _announce(plan, todo, folder, differing_keys(before, config))
             progress = Progress([item.seconds for item in todo if item.planned.unsupported is None])
             recorder.ready()
             bounds = UNKNOWN if runner is None else roofline(settings, facts.revisions.get("target"))
@@ -248,6 +251,8 @@ def _measure(
             run_cells(todo, runner, folder, load.warmup_tokens, progress, recorder.cell, load.restart, bounds)
         except Interrupted as signal:
             return signal.name
+        except ConfigError as error:
+            raise workload.refusal(error) if error.key == "workload" else error from None
         finally:
             if runner is not None:
                 runner.stop()
@@ -256,9 +261,10 @@ def _measure(
 
 
 def _environment(workload: Workload, talk: Talk, engine: dict[str, Any]) -> dict[str, Any]:
-    """``environment.json``: the command, the machine, the engine, and where the prompts come from."""
+    """``environment.json``: the command, when it began to measure, the machine, the engine, the prompts' origin."""
     origin = {**workload.origin, "contexts": talk.file and talk.file.path.name}
-    return {"command": _command(), **machine_facts(), **engine, "workload": origin}
+    started = datetime.now(UTC).isoformat(timespec="seconds")
+    return {"command": _command(), "started": started, **machine_facts(), **engine, "workload": origin}
 
 
 def _command() -> str:
@@ -266,23 +272,27 @@ def _command() -> str:
     return shlex.join(["python", "-m", "ddbench", *sys.argv[1:]])
 
 
-def _announce(plan: Plan, todo: list[Todo], folder: RunFolder) -> None:
+def _announce(plan: Plan, todo: list[Todo], folder: RunFolder, changed: list[str]) -> None:
+    """What is to be done, in some lines; ``changed``: the settings that differ from those the folder was made with."""
     say(f"run folder {folder.path}")
     reasons = {point.reason.partition(":")[0] for point in plan.dropped}
     if plan.dropped:
         some = "; ".join(sorted(reasons)[:3]) + ("; ..." if len(reasons) > 3 else "")
-        say(f"{len(plan.dropped)} grid points cannot be and are dropped ({some}), see dropped.json")
+        say(f"{counted(len(plan.dropped), 'grid point')} dropped, which cannot be ({some}), see dropped.json")
     done = len(plan.cells) - len(todo)
     if done:
         say(f"{done} of {len(plan.cells)} cells are done already")
     others = folder.ids() - {planned.cell.cell_id for planned in plan.cells}
     if others:
-        say(f"{len(others)} cells of an earlier plan of this run are kept: the report shows both")
+        verb = "is" if len(others) == 1 else "are"
+        kept = f"{counted(len(others), 'cell')} of an earlier plan of this run {verb} kept"
+        why = f"settings that differ: {', '.join(changed)}" if changed else "another version, model or prompts"
+        warn(f"{kept}, and the report shows both; {why}")
     for reason, count in Counter(item.planned.unsupported for item in todo).items():
         if reason is not None:
-            warn(f"{count} cells unsupported: {reason}")
+            warn(f"{counted(count, 'cell')} unsupported: {reason}")
     measured = [item.seconds for item in todo if item.planned.unsupported is None]
-    say(f"{len(measured)} cells to measure, estimated at {duration(sum(measured))}")
+    say(f"{counted(len(measured), 'cell')} to measure, estimated at {duration(sum(measured))}")
 
 
 def _finish(settings: Settings, folder: RunFolder, signal: str | None, recorder: Recorder) -> dict[str, Any]:
@@ -296,9 +306,6 @@ def _finish(settings: Settings, folder: RunFolder, signal: str | None, recorder:
         say(traceback.format_exc().rstrip())
         warn(f"the cells are stored, the report failed; try experiment=report run={folder.path}")
         return {**_summary(folder), **extra, "error": f"report: {type(error).__name__}: {error}"}
-    for status in ("failed", "suspect"):
-        if summary["cells"][status]:
-            warn(f"{summary['cells'][status]} cells {status}: see the report for the reasons")
     return {**summary, **extra}
 
 

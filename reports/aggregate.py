@@ -10,13 +10,16 @@ import pyarrow as pa
 
 from reports import baselines, categories, selection
 from reports.acceptance import acceptance_by_depth, variants
+from reports.choose import RANK
 from reports.columns import DRIFT, LEDGER, RESULTS, STAGES, empty
 from reports.drift import drift
 from reports.frames import Stored, to_frame
 from reports.guards.degeneracy import judged
 from reports.guards.ledger import ledger, summaries
 from reports.measures import measures, stage_means
+from reports.names import given_names
 from reports.points import Point, points_of
+from reports.ranking import rank_rates
 
 __all__ = ["STAGES", "Analysis", "Point", "acceptance_by_depth", "analyse", "csv_table", "points_of"]
 
@@ -32,10 +35,14 @@ class Analysis:
     table: pa.Table
     drift: pd.DataFrame = field(default_factory=lambda: empty(DRIFT))
     ledger: pd.DataFrame = field(default_factory=lambda: empty(LEDGER))
+    drafters: dict[str, str] = field(default_factory=dict)  # names that the run gave to drafters, by source
 
     @property
     def frame(self) -> pd.DataFrame:
-        return to_frame(self.table)
+        """The table as pandas has it; the names of drafters, which labels are made with, are in its ``attrs``."""
+        frame = to_frame(self.table)
+        frame.attrs["drafters"] = dict(self.drafters)
+        return frame
 
     @cached_property
     def categories(self) -> pd.DataFrame:
@@ -67,7 +74,9 @@ def analyse(stored: Stored) -> Analysis:
             row |= stage_ms.get(row["point_id"], {})
             row |= lossless.get(row["point_id"], {})
         rows.append({name: row.get(name) for name in RESULTS.names})
-    return Analysis(points, pa.Table.from_pylist(rows, schema=RESULTS), drift(points, stored), book)
+    ranks = rank_rates(points, to_frame(pa.Table.from_pylist(rows, schema=RESULTS)))
+    table = pa.Table.from_pylist([{**row, RANK: ranks.get(str(row["point_id"]))} for row in rows], schema=RESULTS)
+    return Analysis(points, table, drift(points, stored), book, given_names(stored.config))
 
 
 def csv_table(table: pa.Table) -> pa.Table:

@@ -128,13 +128,14 @@ def speedup(point: Point, baseline: Point) -> Estimate:
     return NOTHING if pair is None else _paired(pair.timed(SPEEDUP)[0])
 
 
-def paired(point: Point, baseline: Point) -> Sums | None:
+def paired(point: Point, baseline: Point, by_block: bool = True) -> Sums | None:
     """The terms of :data:`COMPARED` of both arms on the requests that both finished; None where there is none.
 
     A request's partner has the same prompt, turn, repeat and block. Where the two arms have no block in common they are
-    one block each, and the partner has the same prompt and turn.
+    one block each, and the partner has the same prompt and turn; likewise where ``by_block`` is False: arms of two
+    runs, whose numbers of blocks say nothing of when they were measured.
     """
-    common = set(point.block_ids) & set(baseline.block_ids)
+    common = set(point.block_ids) & set(baseline.block_ids) if by_block else set()
     if common:
         ours, theirs = _kept(point, baseline, 4), _kept(baseline, point, 4)
     else:
@@ -172,6 +173,8 @@ def _measured(pair: Sums) -> tuple[Estimate, dict[str, float | None]]:
 
 
 def _same(point: Point) -> Estimate:
+    if metrics.tokens_per_s_per_user(point.counts) is None:
+        return NOTHING  # every answer ended with the prefill's token: there is no speed to be 1 x of
     n = len(point.sums.prompts)
     return Estimate(1.0, 1.0, 1.0, n) if n > 1 else Estimate(1.0, None, None, n)
 
@@ -209,11 +212,13 @@ def _common_blocks(point: Point, baseline: Point) -> set[int]:
 def lossless_share(point: Point, baseline: Point) -> float | None:
     """Share of requests whose token ids equal those of the baseline's first answer to the same prompt and turn.
 
-    For the autoregressive arm itself, its repeats and blocks are held against its first: the control.
+    Requests that both answered are compared. Of the autoregressive arm itself, its repeats and blocks are held against
+    its first answers, which are not compared with themselves: the control, None where it answered once.
     """
     first = baseline.requests.sort_values(["block", "repeat"], kind="stable").drop_duplicates(["prompt_id", "turn"])
     reference = dict(_ids(first, ["prompt_id", "turn"]))
-    ours = dict(_ids(point.requests, ["prompt_id", "turn", "block", "repeat"]))
+    requests = point.requests.drop(first.index) if point is baseline else point.requests
+    ours = dict(_ids(requests, ["prompt_id", "turn", "block", "repeat"]))
     return metrics.lossless_share(ours, {key: reference[key[:2]] for key in ours if key[:2] in reference})
 
 

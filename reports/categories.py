@@ -9,6 +9,7 @@ from reports.columns import BASELINES, CATEGORIES, framed
 from reports.measures import ratios
 from reports.points import Point
 
+UNCATEGORISED = "uncategorised"  # stands for a null category
 RATES = ("acceptance_length", "tokens_per_s_per_user")
 
 
@@ -22,7 +23,11 @@ def frame(points: list[Point]) -> pd.DataFrame:
         for strategy in BASELINES:
             baseline, _ = find(point, points, strategy)
             pairs[strategy] = None if baseline is None or baseline is point else paired(point, baseline)
-        for (dataset, category), requests in point.requests.groupby(["dataset", "category"], sort=True):
+        named = point.requests.assign(
+            dataset=point.requests["dataset"].fillna(str(point.row["dataset"])),
+            category=point.requests["category"].fillna(UNCATEGORISED),
+        )
+        for (dataset, category), requests in named.groupby(["dataset", "category"], sort=True):
             prompts = set(requests["prompt_id"])
             row: dict[str, object] = {"point_id": point.row["point_id"], "dataset": dataset, "category": category}
             row |= {"requests": len(requests), "prompts": len(prompts)}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -13,11 +13,14 @@ from reports.aggregate import Analysis
 from reports.baselines import ACCEPTANCE_DIFFERENCE, SPEEDUP, paired
 from reports.choose import labelled
 from reports.frames import Stored, records
-from reports.names import short_names
+from reports.measures import ratios
+from reports.names import given_names, short_names
 from reports.points import Point
 from reports.statistics import NOTHING, Estimate
 
+ACCEPTANCE = "acceptance_length"
 SHAPE = ("strategy", "width", "depth", "nodes", "force_spine", "min_log_prob")
+LEAST_PROMPTS = 3  # below which an interval over prompts says more of its formula than of the drafters
 ALIKE = ("scenario", "batch_size", *SHAPE, "fingerprint")  # what points must share that differ in the drafter alone
 
 
@@ -58,13 +61,35 @@ class Group:
             found.append(set(kept["prompt_id"]))
         return sorted(set.intersection(*found))
 
+    def length(self, name: str, category: str | None = None) -> Estimate:
+        """Acceptance length of one checkpoint on its prompts, or on those of a category that all finished.
+
+        The interval ends at what a round can emit, 1 to depth + 1; it is left out below :data:`LEAST_PROMPTS`.
+        """
+        sums = self.points[name].sums
+        kept = sums if category is None else sums.among(self.prompts(category))
+        found = ratios(kept, ACCEPTANCE)
+        low, high = found[f"{ACCEPTANCE}_low"], found[f"{ACCEPTANCE}_high"]
+        depth = self.depth
+        return _bounded(
+            Estimate(found[ACCEPTANCE], low, high, len(kept.prompts)), 1.0, None if depth is None else depth + 1.0
+        )
+
     def difference(self, name: str, other: str, category: str | None = None) -> Estimate:
-        """Acceptance length of one checkpoint less that of another, paired by prompt."""
+        """Acceptance length of one checkpoint less that of another, paired by prompt; bounded as :meth:`length` is."""
         pair = paired(self.points[name], self.points[other])
         if pair is None:
             return NOTHING
         kept = pair if category is None else pair.among(self.prompts(category))
-        return kept.counted(ACCEPTANCE_DIFFERENCE)[0]
+        depth = self.depth
+        most = None if depth is None else float(depth)
+        return _bounded(kept.counted(ACCEPTANCE_DIFFERENCE)[0], None if most is None else -most, most)
+
+    @property
+    def depth(self) -> int | None:
+        """Most drafted tokens that a round can accept, where the arm says."""
+        value = next(iter(self.points.values())).row["depth"]
+        return None if value is None else int(value)
 
     def speed_ratio(self, name: str, other: str) -> Estimate:
         """Per-user decode tokens/s of one checkpoint over that of another, paired by prompt.
@@ -89,8 +114,7 @@ def checkpoints_of(stored: Stored) -> list[Checkpoint]:
         return []
     compared = pd.concat(several).drop_duplicates("drafter")
     revisions = {str(row["drafter"]): row["drafter_revision"] for row in records(compared)}
-    given = stored.config.get("drafters")
-    named = {str(source): str(name) for name, source in given.items()} if isinstance(given, dict) else {}
+    named = given_names(stored.config)
     order = [source for source in named if source in revisions] + sorted(revisions.keys() - named.keys())
     names = short_names(order) | named
     found: list[Checkpoint] = []
@@ -138,8 +162,21 @@ def verdict(difference: Estimate) -> str:
     """``better``, ``worse`` or ``not distinguishable``, by whether the interval of the difference contains 0."""
     if difference.value is None:
         return "no prompt in common"
+    if difference.n == 1:
+        return "one prompt"
     if difference.low is None or difference.high is None:
         return f"no interval (n = {difference.n})"
     if not difference.excludes(0.0):
         return "not distinguishable"
     return "better" if difference.low > 0 else "worse"
+
+
+def _bounded(estimate: Estimate, least: float | None, most: float | None) -> Estimate:
+    """Without an interval of too few prompts; else with one that does not leave what is possible."""
+    if estimate.low is None or estimate.high is None:
+        return estimate
+    if estimate.n < LEAST_PROMPTS:
+        return estimate.without_bar(f"n = {estimate.n} prompts")
+    low = estimate.low if least is None else max(estimate.low, least)
+    high = estimate.high if most is None else min(estimate.high, most)
+    return replace(estimate, low=low, high=high)

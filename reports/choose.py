@@ -14,6 +14,19 @@ from reports.names import short_names
 
 STRATEGIES = ("autoregressive", "dflash", "eagle", "ddtree")
 RATE = "tokens_per_s_per_user"
+RANK = "rank_tokens_per_s_per_user"  # the same on what all contenders measured: see reports.ranking
+# Columns of a scenario that its title leaves out, and how it says them where they differ between scenarios of a run.
+_TELLING = {
+    "engine_version": "engine version {}",
+    "host": "host {}",
+    "target": "target {}",
+    "target_revision": "target at {:.12}",
+    "prompts_hash": "{}",
+    "max_new_tokens": "limit {}",
+    "top_p": "top_p {}",
+    "top_k": "top_k {}",
+    "seed": "seed {}",
+}
 _DESCRIBED = ("model", "engine", "host", "gpu", "dataset", "max_new_tokens", "temperature")
 
 
@@ -47,6 +60,12 @@ class Scenario:
             "flight."
         )
 
+    @property
+    def fixed_length(self) -> bool:
+        """Whether answers that may be ranked run past their end of text (``load.ignore_eos``)."""
+        ranked = usable(self.frame)
+        return any(bool(flag(flags, "ignore_eos")) for flags in (self.frame if ranked.empty else ranked)["flags"])
+
     def at(self, batch_size: int) -> pd.DataFrame:
         return self.frame[self.frame["batch_size"] == batch_size]
 
@@ -55,14 +74,45 @@ def scenarios(results: pd.DataFrame) -> list[Scenario]:
     """The scenarios of a run, in the order of the results, their points labelled (see :func:`labelled`)."""
     frame = labelled(results)
     groups = [group for _, group in frame.groupby("scenario", sort=False)]
-    return [Scenario(_name(group, frame, len(groups)), _title(group), group) for group in groups]
+    further = differences(frame)
+    return [
+        Scenario(_name(group, frame, len(groups)), f"{_title(group)}{further[group['scenario'].iloc[0]]}", group)
+        for group in groups
+    ]
+
+
+def differences(frame: pd.DataFrame) -> dict[str, str]:
+    """By scenario what tells it from others of the same title, as `` · limit 64 · seed 1``; empty where nothing need.
+
+    ``frame`` holds all points of the run.
+    """
+    alike: dict[str, list[pd.DataFrame]] = {}
+    for _, group in frame.groupby("scenario", sort=False):
+        alike.setdefault(_title(group), []).append(group)
+    found = {}
+    for groups in alike.values():
+        telling = [name for name in _TELLING if len({_value(group, name) for group in groups}) > 1]
+        for group in groups:
+            said = [_TELLING[name].format(_value(group, name)) for name in telling]
+            found[str(group["scenario"].iloc[0])] = "".join(f" · {text}" for text in said)
+    return found
+
+
+def why_none(frame: pd.DataFrame) -> str:
+    """Why no point of ``frame`` can be named fastest, as the end of a sentence."""
+    done = frame[frame["status"] == "ok"]
+    if done.empty:
+        return "no point finished with status ok"
+    if (done["output_tokens"] <= done["requests"]).all():
+        return "all answers ended with their first token: nothing was decoded, so there is no speed"
+    return "no point of status ok has a decode speed"
 
 
 def labelled(results: pd.DataFrame) -> pd.DataFrame:
     """``results`` with a column ``label``: strategy and shape, and what else tells arms of one strategy apart."""
     frame = results.copy()
     labels = [_shape(row) for row in records(frame)]
-    drafters = short_names(sorted(frame["drafter"].dropna().unique()))
+    drafters = short_names(sorted(frame["drafter"].dropna().unique())) | results.attrs.get("drafters", {})
     for extra, text in (("force_spine", "spine"), ("min_log_prob", "min_log_prob={}"), ("drafter", "{}")):
         varies = frame.groupby(["scenario", "strategy"], sort=False)[extra].transform(
             lambda values: values.nunique(dropna=False) > 1
@@ -87,8 +137,15 @@ def usable(frame: pd.DataFrame) -> pd.DataFrame:
 
 def best(frame: pd.DataFrame) -> pd.DataFrame:
     """The fastest usable point of each strategy at each batch size, chosen in hindsight; fastest first in a batch."""
-    ordered = usable(frame).sort_values(["batch_size", RATE], ascending=[True, False], kind="stable")
-    return ordered.drop_duplicates(["batch_size", "strategy"])
+    candidates = usable(frame)
+    keys = pd.DataFrame({"batch_size": candidates["batch_size"], RANK: -ranks(candidates)})
+    order = keys.sort_values(["batch_size", RANK], kind="stable").index
+    return candidates.loc[order].drop_duplicates(["batch_size", "strategy"])
+
+
+def ranks(frame: pd.DataFrame) -> pd.Series[float]:
+    """The rate that each point is ranked by: on what all contenders measured; its own in a frame that has no such."""
+    return frame[RATE] if RANK not in frame else frame[RANK].fillna(frame[RATE])
 
 
 def fixed(frame: pd.DataFrame) -> pd.DataFrame:
@@ -101,7 +158,7 @@ def fixed(frame: pd.DataFrame) -> pd.DataFrame:
     chosen = []
     for strategy in ordered_strategies(candidates):
         mine = candidates[candidates["strategy"] == strategy]
-        logs = np.log(mine[RATE].to_numpy(dtype=float))
+        logs = np.log(ranks(mine).to_numpy(dtype=float))
         scores = pd.Series(logs, index=mine["label"]).groupby(level=0, sort=True).agg(["size", "mean"])
         label = scores.sort_values(["size", "mean"], ascending=False, kind="stable").index[0]
         chosen.append(mine[mine["label"] == label].sort_values("batch_size"))
@@ -149,6 +206,15 @@ def _title(group: pd.DataFrame) -> str:
     rate = _rate(group)
     load = "" if rate is None else f" · open loop, {rate:g} requests/s"
     return f"{row['model']} · engine {row['engine']} · {where} · {row['dataset']} · T = {row['temperature']:g}{load}"
+
+
+def _value(group: pd.DataFrame, name: str) -> str:
+    value = group[name].dropna().iloc[0] if group[name].notna().any() else None
+    if name != "prompts_hash":
+        return f"{value:g}" if isinstance(value, float) else str(value)
+    counts = group["prompts"].dropna()
+    count = f"{int(counts.max())} prompts " if len(counts) else "prompts "
+    return f"{count}with hash {str(value)[:8]}"
 
 
 def _name(group: pd.DataFrame, frame: pd.DataFrame, count: int) -> str:

@@ -55,6 +55,7 @@ RESULTS = pa.schema(
         *_fields(pa.int64(), "output_tokens", "rounds", "drafted", "accepted", "accepted_raw"),
         ("verify_width", pa.int32()),
         *_intervals(*_INTERVALS),
+        ("rank_tokens_per_s_per_user", pa.float64()),  # decode rate on what all contenders measured: reports.ranking
         # Of a speed-up: prompts behind it, its interval's kind, sign test over prompts, verdict.
         *_fields(pa.int32(), *(f"speedup_vs_{name}_n" for name in BASELINES)),
         *_fields(pa.string(), *(f"speedup_vs_{name}_method" for name in BASELINES)),
@@ -74,7 +75,7 @@ RESULTS = pa.schema(
         ("lossless_n", pa.int32()),
         *_fields(pa.float64(), "distinct_4gram_share", "compression_ratio", "length_ratio_vs_autoregressive"),
         ("finish_stop_share", pa.float64()),
-        ("degenerate_reason", pa.string()),
+        *_fields(pa.string(), "degenerate_reason", "degeneracy_baseline"),
         *_fields(pa.float64(), *(f"{stage}_ms" for stage in STAGES), "peak_memory_gib"),
         *_fields(pa.string(), "status", "reason", "log"),
     ]

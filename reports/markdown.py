@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from reports.aggregate import Analysis
 from reports.choose import Scenario, labelled, scenarios
 from reports.figures import SavedFigure
@@ -9,6 +11,7 @@ from reports.frames import Stored
 from reports.sections import (
     aa,
     answer,
+    asked,
     banners,
     categories,
     checkpoints,
@@ -26,6 +29,7 @@ from reports.sections import (
     tables,
     telemetry,
 )
+from reports.sections.text import literal
 
 BUILT = "Report built: "
 
@@ -41,26 +45,35 @@ def render(stored: Stored, analysis: Analysis, figures: list[SavedFigure], built
     lines += aa.section(stored, analysis)
     lines += checkpoints.section(stored, analysis, _pictures(figures, "checkpoints"))
     for scenario in found:
-        lines += _scenario(scenario, analysis, figures, alone=len(found) == 1)
+        own = _scenario(scenario, analysis, figures, asked.strategies(stored))
+        lines += own if len(found) == 1 else [f"## {literal(scenario.title)}", "", *map(_nested, own)]
     lines += _guards(stored, analysis, figures)
     lines += provenance.section(stored)
     lines += method.section(stored)
     return "\n".join(lines).rstrip() + "\n"
 
 
-def _scenario(scenario: Scenario, analysis: Analysis, figures: list[SavedFigure], alone: bool) -> list[str]:
+def _nested(line: str) -> str:
+    """A heading one level deeper, of a scenario that is one of several; any other line as it is."""
+    return f"#{line}" if line.startswith("##") else line
+
+
+def _scenario(scenario: Scenario, analysis: Analysis, figures: list[SavedFigure], planned: Sequence[str]) -> list[str]:
+    """The sections of one scenario; of a fixed length none that ranks. ``planned``: strategies of the run."""
     mine = [figure for figure in figures if figure.scenario == scenario.name]
-    lines = [] if alone else [f"# {scenario.title}", ""]
-    lines += ["## Results", "", *answer.statements(scenario, analysis), ""]
-    lines += ["## Best configuration by batch size", "", *tables.best_by_batch(scenario), ""]
-    lines += selection.section(scenario, analysis)
-    lines += _pictures(mine, "speedup")
-    lines += ["## Won or lost by acceptance or by cost", "", *tables.product(scenario), ""]
+    lines = ["## Results", "", *answer.statements(scenario, analysis, planned), ""]
+    if not scenario.fixed_length:
+        lines += ["## Best configuration by batch size", "", *tables.best_by_batch(scenario), ""]
+        lines += selection.section(scenario, analysis)
+        lines += _pictures(mine, "speedup")
+        lines += ["## Won or lost by acceptance or by cost", "", *tables.product(scenario), ""]
     lines += _pictures(mine, "product")
     if any(figure.section in ("acceptance", "shape") for figure in mine):
         lines += ["## Acceptance and shape", "", *_pictures(mine, "acceptance"), *_maps(mine)]
-    lines += categories.section(scenario, analysis)
-    lines += ["## All results", "", *tables.all_results(scenario), ""]
+    results = ["## All results", "", *tables.all_results(scenario), ""]
+    if scenario.fixed_length:
+        return lines + results
+    lines += [*categories.section(scenario, analysis), *results]
     lines += ["## What each tool would have printed", "", *tables.conventions(scenario, analysis), ""]
     return lines + paper.section(scenario, analysis)
 

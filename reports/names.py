@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+
+def given_names(config: Mapping[str, Any]) -> dict[str, str]:
+    """Names of drafters by source, as a run of several was told them; empty for any other run."""
+    given = config.get("drafters")
+    return {str(source): str(name) for name, source in given.items()} if isinstance(given, dict) else {}
 
 
 def short_names(sources: Sequence[str]) -> dict[str, str]:

@@ -15,11 +15,12 @@ import pandas as pd
 
 from ddbench import metrics
 from reports.baselines import SPEEDUP, find, paired
-from reports.choose import RATE, labelled, usable
+from reports.choose import RATE, labelled, ranks, usable
 from reports.columns import SELECTION, framed
 from reports.frames import records
 from reports.measures import ratios
 from reports.points import Point
+from reports.ranking import common, rate
 from reports.statistics import NOTHING, Estimate
 
 LEAST_PROMPTS = 8  # of which four choose and four report; with fewer, nothing is said
@@ -47,10 +48,11 @@ def halves(categories: Mapping[str, str]) -> tuple[set[str], set[str]]:
 
 
 def _chosen(group: pd.DataFrame, by_id: Mapping[str, Point], points: list[Point]) -> dict[str, object]:
-    """The columns of one strategy; candidates are compared on the prompts that all of them finished."""
+    """The columns of one strategy; candidates are compared on the prompts, in the blocks, that all of them finished."""
     rows = {row["point_id"]: row for row in records(group)}
+    rank = dict(zip(group["point_id"], ranks(group), strict=True))
     labels = {point_id: row["label"] for point_id, row in rows.items()}
-    hindsight = max(rows, key=lambda point_id: (rows[point_id][RATE], point_id))
+    hindsight = max(rows, key=lambda point_id: (rank[point_id], point_id))
     found: dict[str, object] = {
         "hindsight_point_id": hindsight,
         "hindsight_label": labels[hindsight],
@@ -61,7 +63,8 @@ def _chosen(group: pd.DataFrame, by_id: Mapping[str, Point], points: list[Point]
     if len(categories) < LEAST_PROMPTS:
         return found | {"note": f"fewer than {LEAST_PROMPTS} prompts that all shapes finished: no half to choose on"}
     choose, report = halves(categories)
-    best = max(rows, key=lambda point_id: (_rate(by_id[point_id], choose), point_id))
+    shared = {asked for asked in common([by_id[point_id] for point_id in rows]) if asked[0] in choose}
+    best = max(rows, key=lambda point_id: (_rate(by_id[point_id], choose, shared), point_id))
     value = ratios(by_id[best].sums.among(report), RATE)
     return (
         found
@@ -82,8 +85,9 @@ def _shared(candidates: list[Point]) -> dict[str, str]:
     }
 
 
-def _rate(point: Point, prompts: set[str]) -> float:
-    value: Any = metrics.tokens_per_s_per_user(point.counts_of(prompts))
+def _rate(point: Point, prompts: set[str], shared: set[tuple[Any, ...]]) -> float:
+    """On the requests that all candidates finished; on all of its own to the prompts where there is none."""
+    value: Any = rate(point, shared) if shared else metrics.tokens_per_s_per_user(point.counts_of(prompts))
     return 0.0 if value is None else float(value)
 
 

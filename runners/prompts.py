@@ -41,7 +41,7 @@ class Encoder:
             raise ConfigError("load.max_new_tokens", new, allowed)
         if not ids or len(ids) + new > self.limit:
             room = self.limit - new
-            allowed = f"a prompt of 1 to {room} tokens (context {self.limit} less {new} new ones); it has {len(ids)}"
+            allowed = f"1 to {room} tokens (context {self.limit} less {new} new ones); it has {len(ids)}"
             name = f"{prompt.id} turn {prompt.turn}" if prompt.turn else prompt.id
             raise ConfigError("workload", name, allowed)
         return Tokenized(prompt, ids)

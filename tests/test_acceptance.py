@@ -9,6 +9,8 @@ The three requests of the golden example:
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -108,3 +110,11 @@ def test_what_the_prefill_token_does(rounds: list[list[int]]) -> None:
     value = {variant.name: variant.value(known) for variant in VARIANTS}
     assert value["specforge"] > value["ddbench"]  # type: ignore[operator]
     assert value["specdec_bench"] <= value["sglang_request"]  # type: ignore[operator]
+
+
+def test_scripts_count_the_last_round_whole() -> None:
+    """One request of two rounds that accepted 2 and 4 drafted tokens, the last cut to 1: (3 + 5) / 2 rounds, uncut."""
+    whole = counts([5], [[2, 4]])
+    cut = dataclasses.replace(whole, accepted=np.asarray([3.0]))
+    value = next(variant.value for variant in VARIANTS if variant.name == "dflash_scripts")
+    assert value(cut) == pytest.approx(4.0)

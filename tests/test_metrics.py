@@ -273,6 +273,7 @@ def test_importing_ddbench_is_light() -> None:
     assert "pandas" not in done.stdout
 
 
-def test_a_request_that_the_reference_lacks_is_not_shown_to_be_lossless() -> None:
-    assert metrics.lossless_share({"a": [1], "b": [2]}, {"a": [1]}) == 0.5
+def test_a_request_that_the_reference_lacks_is_not_compared() -> None:
+    assert metrics.lossless_share({"a": [1], "b": [2]}, {"a": [1]}) == 1.0
+    assert metrics.lossless_share({"a": [1], "b": [2]}, {"a": [0], "c": [2]}) == 0.0
     assert metrics.lossless_share({"a": [1]}, {"b": [1]}) is None

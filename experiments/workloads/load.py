@@ -21,6 +21,16 @@ class Workload:
     prompts: tuple[Prompt, ...]
     warmup: tuple[Prompt, ...]
     origin: dict[str, Any]
+    key: str = "workload.path"  # the setting that names the source
+    source: str = ""
+    warmup_path: str = ""
+
+    def refusal(self, error: ConfigError) -> ConfigError:
+        """What an engine says of one prompt (``workload=<id>``), named by the setting that the prompt comes from."""
+        name = str(error.value).partition(" turn ")[0]
+        warming = all(prompt.id != name for prompt in self.prompts) and any(p.id == name for p in self.warmup)
+        key, source = ("workload.warmup_path", self.warmup_path) if warming else (self.key, self.source)
+        return ConfigError(key, source, f"prompt {error.value!r} of {error.allowed}")
 
 
 def load_workload(settings: WorkloadSettings) -> Workload:
@@ -36,12 +46,13 @@ def load_workload(settings: WorkloadSettings) -> Workload:
     if settings.turns == "first":
         prompts = [replace(prompt, turns=prompt.turns[:1]) for prompt in prompts]
     measured = {prompt.turns[0] for prompt in prompts}
-    warmup = read_prompts("workload.warmup_path", settings.warmup_path)
+    warmup = read_prompts("workload.warmup_path", settings.warmup_path, name="warmup")
     unmeasured = tuple(prompt for prompt in warmup if prompt.turns[0] not in measured)
     if not unmeasured:
         raise ConfigError("workload.warmup_path", settings.warmup_path, "a prompt that is not measured too")
     origin |= {"name": settings.name, "licence": settings.licence, "prompts": len(prompts)}
-    return Workload(tuple(prompts), unmeasured, origin | {"turns": sum(len(prompt.turns) for prompt in prompts)})
+    origin |= {"turns": sum(len(prompt.turns) for prompt in prompts)}
+    return Workload(tuple(prompts), unmeasured, origin, key, source, settings.warmup_path)
 
 
 def _source(settings: WorkloadSettings) -> tuple[str, str, list[Row], dict[str, Any]]:

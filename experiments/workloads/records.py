@@ -16,6 +16,7 @@ from experiments.settings import COLUMN, RowSettings
 from runners.base import Prompt
 
 ASSETS = "asset://"
+UNCATEGORISED = "uncategorised"
 
 
 @dataclass(frozen=True)
@@ -62,6 +63,8 @@ def file_rows(key: str, source: str, group: str) -> Iterator[Row]:
 def prompts_of(key: str, source: str, rows: Iterable[Row], how: RowSettings | None, name: str) -> list[Prompt]:
     """A prompt a row; ``how`` None: rows are prompt records ``{"id", "dataset", "category", "turns", "meta"}``.
 
+    A dataset that is null or missing is the name of the workload, such a category :data:`UNCATEGORISED`.
+
     Raises:
         ConfigError: a row that makes no prompt, named by its place; an id that comes twice; no row at all.
     """
@@ -99,21 +102,26 @@ def _parquet_rows(source: str, group: str, path: Path) -> list[Row]:
 
 def _record(key: str, row: Row) -> Prompt:
     data = row.data
-    for name in ("id", "dataset", "category"):
-        if not isinstance(data.get(name), str) or not data[name]:
+    usual = {"id": None, "dataset": row.group or None, "category": UNCATEGORISED}
+    texts = {name: data[name] if data.get(name) is not None else other for name, other in usual.items()}
+    for name, text in texts.items():
+        if not isinstance(text, str) or not text:
             raise ConfigError(key, row.place, f"a text under {name!r}")
     if not isinstance(data.get("meta") or {}, dict):
         raise ConfigError(key, row.place, "an object under 'meta'")
-    return Prompt(data["id"], data["dataset"], data["category"], _turns(key, row, "turns"))
+    return Prompt(texts["id"], texts["dataset"], texts["category"], _turns(key, row, "turns"))
 
 
 def _made(key: str, row: Row, how: RowSettings, name: str) -> Prompt:
     """A prompt from a row of a set that has columns of its own."""
-    for column in (how.id, how.category):
-        if column is not None and row.data.get(column) in (None, ""):
+    for column, nothing in ((how.id, (None, "")), (how.category, ("",))):
+        if column is not None and (column not in row.data or row.data[column] in nothing):
             raise ConfigError(key, row.place, f"a value under {column!r}")
     identity = f"{row.group}/{row.number}" if how.id is None else str(row.data[how.id])
-    category = row.group if how.category is None else str(row.data[how.category])
+    category = row.group
+    if how.category is not None:
+        value = row.data[how.category]
+        category = UNCATEGORISED if value is None else str(value)
     turns = _turns(key, row, how.turns) if how.turns is not None else (_filled(key, row, how.template or ()),)
     return Prompt(identity, name, category, turns)
 

@@ -7,10 +7,10 @@ from typing import Any
 
 from reports.compare.match import Pair
 from reports.frames import Stored
-from reports.sections.provenance import flattened
-from reports.sections.text import NOTHING
+from reports.sections.text import NOTHING, literal
+from reports.starts import leaves
 
-UNTOLD = ("run_id", "output_dir", "_target_", "command")  # differ between any two runs and change nothing
+UNTOLD = ("run_id", "output_dir", "_target_", "command", "started")  # differ between any two runs and change nothing
 
 Row = dict[str, str]
 
@@ -25,7 +25,12 @@ def of_points(pairs: list[Pair]) -> list[Row]:
     if not counts:
         return [{"Fact": "none: engine, models, machine and settings are the same"}]
     return [
-        {"Fact": f"`{name}`", "This run": ours, "Against": theirs, "Points": f"{count} of {len(pairs)}"}
+        {
+            "Fact": f"`{name}`",
+            "This run": literal(ours),
+            "Against": literal(theirs),
+            "Points": f"{count} of {len(pairs)}",
+        }
         for (name, ours, theirs), count in sorted(counts.items())
     ]
 
@@ -40,10 +45,10 @@ def configuration(ours: Stored, theirs: Stored) -> list[Row]:
 
 def _between(ours: dict[str, Any], theirs: dict[str, Any]) -> list[Row]:
     """The leaves that differ, by dotted key."""
-    mine, its = dict(flattened(ours)), dict(flattened(theirs))
+    mine, its = dict(leaves(ours)), dict(leaves(theirs))
     names = sorted(mine.keys() | its.keys())
     return [
-        {"Key": f"`{name}`", "This run": _shown(mine.get(name)), "Against": _shown(its.get(name))}
+        {"Key": f"`{name}`", "This run": literal(_shown(mine.get(name))), "Against": literal(_shown(its.get(name)))}
         for name in names
         if name not in UNTOLD and mine.get(name) != its.get(name)
     ]

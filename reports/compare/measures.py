@@ -45,7 +45,8 @@ SCHEMA = pa.schema(
 def measure(pair: Pair, mine: Row, its: Row) -> Row:
     """One row of :data:`SCHEMA` from a pair and its rows of the two ``results.parquet``.
 
-    Ratios are paired by prompt where both runs had the same prompts.
+    Ratios are paired by prompt where both runs had the same prompts. Blocks of two runs are no pairs: all blocks of
+    both are pooled, so that what differs between starts of an arm is in no interval; ``method`` says how many each had.
 
     With other prompts, their logarithms are independent and the interval's ends come from the two arms' own intervals
     (square-and-add; Zou and Donner, "Construction of confidence limits about effect measures", 2008). ``verdict`` is
@@ -77,13 +78,17 @@ def table_of(rows: list[Row]) -> pa.Table:
 
 
 def _paired(pair: Pair) -> dict[str, Estimate]:
-    both = paired(pair.ours, pair.theirs) if pair.ours.measured and pair.theirs.measured else None
+    both = paired(pair.ours, pair.theirs, by_block=False) if pair.ours.measured and pair.theirs.measured else None
     if both is None:
         return dict.fromkeys(MEASURES, NOTHING)
     speed, step = both.timed(_QUANTITIES["decode_speed"], _QUANTITIES["round_time"])
     (acceptance,) = both.counted(_QUANTITIES["acceptance"])
     estimates = {"decode_speed": speed, "acceptance": acceptance, "round_time": step}
-    return {name: replace(each, method=each.method and f"paired {each.method}") for name, each in estimates.items()}
+    blocks = len(pair.ours.blocks), len(pair.theirs.blocks)
+    told = "" if blocks == (1, 1) else f" each: all blocks of both runs pooled, {blocks[0]} and {blocks[1]}"
+    return {
+        name: replace(each, method=each.method and f"paired {each.method}{told}") for name, each in estimates.items()
+    }
 
 
 def _unpaired(mine: Row, its: Row) -> dict[str, Estimate]:

@@ -51,9 +51,9 @@ def _saved(drawing: Drawing, folder: Path, scenario: str, caveat: str) -> SavedF
 
 
 def _drawings(scenario: Scenario, analysis: Analysis, dropped: list[dict[str, Any]]) -> list[Drawing]:
+    ranking = [speedup.against_batch_size, pareto.user_against_machine]
     drawings = [
-        speedup.against_batch_size(scenario),
-        pareto.user_against_machine(scenario),
+        *(draw(scenario) for draw in ranking if not scenario.fixed_length),
         product.acceptance_against_step_time(scenario),
         stages.round_time_split(scenario),
         nodes.acceptance_against_nodes(scenario),

@@ -13,7 +13,6 @@ from reports.aggregate import Analysis
 from reports.checkpoints import Group, checkpoints_of, groups_of, smallest
 from reports.figures.style import Drawing, bars, floats, headline, panels, shared_legend
 from reports.frames import Stored
-from reports.measures import ratios
 
 # Okabe and Ito's colours, with a marker and a line each, so that print in grey tells them apart.
 LOOKS: tuple[tuple[str, str, Any], ...] = (
@@ -62,11 +61,11 @@ def by_checkpoint(stored: Stored, analysis: Analysis) -> Drawing | None:
 def _categories(axis: Axes, group: Group) -> None:
     """A point a checkpoint and category, side by side."""
     names = group.categories
-    for index, (name, point) in enumerate(group.points.items()):
+    for index, name in enumerate(group.points):
         colour, marker, _ = LOOKS[index % len(LOOKS)]
-        rows = pd.DataFrame(
-            [ratios(point.sums.among(group.prompts(category)), "acceptance_length") for category in names]
-        ).astype("Float64")
+        rows = pd.DataFrame([group.length(name, category).columns("acceptance_length") for category in names]).astype(
+            "Float64"
+        )
         offset = 0.6 * ((index + 0.5) / len(group.points) - 0.5)
         axis.errorbar(
             np.arange(len(names)) + offset,

@@ -50,8 +50,8 @@ def acceptance_against_step_time(scenario: Scenario) -> Drawing | None:
         axis.set_xlim(0, float(here["step_ms"].max()) * 1.12)
         axis.set_ylim(0, float(here["acceptance_length"].max()) * 1.15)
         _iso_lines(axis, floats(here["tokens_per_s_per_user"]))
-        if not baseline.empty:
-            step = float(baseline["step_ms"].iloc[0])
+        if baseline["step_ms"].notna().any():
+            step = float(baseline["step_ms"].dropna().iloc[0])
             axis.scatter(
                 [step], [1.0], s=60, color=colour("autoregressive"), marker="X", label="autoregressive (1 token)"
             )

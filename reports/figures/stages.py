@@ -29,6 +29,7 @@ def split(frame: pd.DataFrame) -> pd.DataFrame:
 def round_time_split(scenario: Scenario) -> Drawing | None:
     """A panel a batch size, a stacked bar a strategy (its fixed shape)."""
     frame = fixed(scenario.frame)
+    frame = frame[frame["step_ms"].notna()]
     if frame.empty or frame[[f"{stage}_ms" for stage in STAGES]].isna().all().all():
         return None
     sizes = [size for size in scenario.batch_sizes if (frame["batch_size"] == size).any()]

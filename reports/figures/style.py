@@ -70,7 +70,8 @@ def panels(
 def headline(figure: Figure, title: str, subtitle: str) -> None:
     """Title in bold and, below it, what was measured and n, in small grey, broken to the figure's width."""
     width, height = figure.get_size_inches()
-    lines = textwrap.wrap(subtitle, int(width * 14))
+    plain = subtitle.replace("$", r"\$")  # a name is no formula
+    lines = textwrap.wrap(plain, int(width * 14))
     figure.text(0.08 / width, 1 - 0.08 / height, title, fontsize=13, fontweight="bold", ha="left", va="top")
     text: dict[str, Any] = {"fontsize": 8.5, "color": "#555555", "ha": "left", "va": "top", "linespacing": 1.25}
     figure.text(0.08 / width, 1 - 0.36 / height, "\n".join(lines), **text)

@@ -8,6 +8,7 @@ from reports.frames import Stored
 from reports.sections.text import table
 
 NOMINAL = 0.05
+ENOUGH = 60  # pairs; with fewer a rate of 5 % is hardly told from one of 20 %
 
 
 def section(stored: Stored, analysis: Analysis) -> list[str]:
@@ -39,7 +40,7 @@ def section(stored: Stored, analysis: Analysis) -> list[str]:
         f"as two arms of a sweep with `load.blocks={blocks}` are: every difference is a false one.",
         "",
         f"**False-positive rate: {_percent(found.rate)} [{_percent(found.low)}, {_percent(found.high)}]** "
-        f"({found.pairs} pairs; exact 95 % interval). {_reading(found)}",
+        f"({found.pairs} pairs; exact 95 % interval). {_reading(found)}{_few(found)}",
         "",
         *table(rows),
         "",
@@ -58,6 +59,15 @@ def _reading(found: FalsePositives) -> str:
     if found.high < NOMINAL:
         return "That is less than the 5 % that 95 % intervals promise: they are wider than need be."
     return "That agrees with the 5 % that 95 % intervals promise."
+
+
+def _few(found: FalsePositives) -> str:
+    if found.pairs >= ENOUGH:
+        return ""
+    return (
+        f" **But {found.pairs} pairs say little:** with fewer than {ENOUGH} a rate of 5 % is hardly told from one of "
+        f"20 % (`aa_check.pairs={ENOUGH}` or more)."
+    )
 
 
 def _of(count: int, found: FalsePositives) -> str:

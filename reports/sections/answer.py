@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pandas as pd
 
 from reports.aggregate import Analysis
 from reports.baselines import speedup
-from reports.choose import RATE, Scenario, best, fixed, ordered_strategies, usable
+from reports.choose import RATE, Scenario, best, fixed, ordered_strategies, usable, why_none
+from reports.columns import BASELINES
 from reports.crossover import crossovers
 from reports.frames import Stored, records
+from reports.leads import ordered
 from reports.points import Point
-from reports.sections.text import bounds, interval, missing, number
+from reports.sections import fixed_length
+from reports.sections.text import FEW_BLOCKS, as_row, literal, missing, number, times, too_wide
 from reports.statistics import Estimate
 
 Row = dict[str, Any]
@@ -28,20 +32,26 @@ def counts(stored: Stored, analysis: Analysis) -> list[str]:
     return [f"Cells: {', '.join(parts) or 'none'}; {points}."]
 
 
-def statements(scenario: Scenario, analysis: Analysis) -> list[str]:
-    """A bullet a batch size, the losers below the winner, then what to distrust."""
+def statements(scenario: Scenario, analysis: Analysis, planned: Sequence[str]) -> list[str]:
+    """A bullet a batch size, the losers below the winner, then what to distrust. ``planned``: the run's strategies."""
     winners = best(scenario.frame)
     if winners.empty:
-        return ["No point finished with status ok: there is no answer."]
+        why = why_none(scenario.frame)
+        return [f"{why[0].upper()}{why[1:]}. There is no answer."]
+    if scenario.fixed_length:
+        return fixed_length.results(scenario)
     points = {point.row["point_id"]: point for point in analysis.points}
-    lines = [f"{scenario.title}. Speed is decode tokens/s per user; intervals are 95 %, n counts prompts.", ""]
+    title = literal(scenario.title)
+    lines = [f"{title}. Speed is decode tokens/s per user; intervals are 95 %, n counts prompts.", ""]
     for size in scenario.batch_sizes:
-        here = records(winners[winners["batch_size"] == size])
-        lines += _at(size, here, scenario, points) if here else [f"- **Batch size {size}**: no point has status ok."]
+        here = ordered(records(winners[winners["batch_size"] == size]), points)
+        none = f"- **Batch size {size}**: {why_none(scenario.at(size))}."
+        lines += _at(size, here, scenario, points, len(planned) == 1) if here else [none]
     absent = [name for name in ("autoregressive", "dflash") if name not in ordered_strategies(usable(scenario.frame))]
-    lines += [f"- No {name} arm finished here: there is no speed-up against it." for name in absent]
+    lines += [_absent(name, name in planned, scenario) for name in absent]
     lines += _crossings(scenario)
-    return [*lines, "", _caution(winners, scenario)]
+    caution = _caution(winners, scenario)
+    return [*lines, "", caution] if caution else lines
 
 
 def verdict(row: Row, name: str) -> str:
@@ -53,29 +63,45 @@ def verdict(row: Row, name: str) -> str:
     return "no interval" if missing(row[f"{name}_verdict"]) else str(row[f"{name}_verdict"])
 
 
-def _at(size: int, rows: list[Row], scenario: Scenario, points: dict[str, Point]) -> list[str]:
+def _absent(strategy: str, planned: bool, scenario: Scenario) -> str:
+    mine = scenario.frame[scenario.frame["strategy"] == strategy]
+    statuses = sorted(set(mine[mine["requests"].fillna(0) > 0]["status"]) - {"ok"})
+    if statuses:
+        return f"- The {strategy} arm is {' or '.join(statuses)} here: what is said against it rests on that."
+    if (mine["status"] == "ok").any():
+        return f"- The {strategy} arm has other settings than the rest: there is no speed-up against it."
+    how = f"No {strategy} arm finished here" if planned else f"No {strategy} arm was planned"
+    return f"- {how}: there is no speed-up against it."
+
+
+def _at(size: int, rows: list[Row], scenario: Scenario, points: dict[str, Point], alone: bool) -> list[str]:
     first, *others = rows
     leads = [speedup(points[first["point_id"]], points[row["point_id"]]) for row in others]
     speed = f"{number(first[RATE], 1)} tokens/s per user{_against(first, scenario)}"
-    lines = [f"- **Batch size {size}: {first['strategy']} {_won(others, leads)}**{_with(first)}, at {speed}."]
+    lines = [f"- **Batch size {size}: {first['strategy']} {_won(others, leads, alone)}**{_with(first)}, at {speed}."]
     for row, lead in zip(others, leads, strict=True):
         speed = f"{number(row[RATE], 1)} tokens/s{_against(row, scenario)}"
         lines.append(f"  - {row['label']} {_lost(lead, first)}, at {speed}.")
     return lines + _trees(size, scenario)
 
 
-def _won(others: list[Row], leads: list[Estimate]) -> str:
+def _won(others: list[Row], leads: list[Estimate], alone: bool) -> str:
     """``won``; or that it came first without a difference one can tell."""
     if not others:
-        return "is the only strategy that finished"
+        return "is the only strategy that was planned" if alone else "is the only strategy that finished"
     if any(lead.low is None for lead in leads):
         return "came first, without an interval"
+    faster = [row["strategy"] for row, lead in zip(others, leads, strict=True) if lead.verdict == "slower"]
+    if faster:
+        return f"came first by rate, but paired by request {' and '.join(faster)} was faster"
     close = [row["strategy"] for row, lead in zip(others, leads, strict=True) if not lead.excludes(1.0)]
     return f"came first, not distinguishable from {' and '.join(close)}" if close else "won"
 
 
 def _lost(lead: Estimate, first: Row) -> str:
-    ratio = f"{first['label']} was {bounds(lead)}x as fast"
+    ratio = f"{first['label']} was {times(as_row(lead), 'value')} as fast"
+    if lead.verdict == "slower":
+        return f"came behind by rate, but was faster paired by request ({ratio})"
     if lead.low is None:
         return f"came behind, without an interval ({ratio})"
     return f"lost ({ratio})" if lead.excludes(1.0) else f"came behind, not distinguishably ({ratio})"
@@ -93,7 +119,7 @@ def _against(row: Row, scenario: Scenario) -> str:
         if not missing(row[column]) and row["point_id"] != baseline:
             against = words.format(labels.get(baseline, ""))
             n = int(row[f"{column}_n"])
-            parts.append(f"{interval(row, column)}x {against} ({verdict(row, column)}, n = {n})")
+            parts.append(f"{times(row, column)} {against} ({verdict(row, column)}, n = {n})")
     return ": " + " and ".join(parts) if parts else ""
 
 
@@ -112,7 +138,7 @@ def _trees(size: int, scenario: Scenario) -> list[str]:
         lines.append(
             f"  - Of {len(mine)} {strategy} shapes against the chain: {faster} faster, {slower} slower, "
             f"{unsure} not distinguishable{f', {bare} without an interval' if bare else ''}; the worst is "
-            f"{worst['label']} at {interval(worst, 'speedup_vs_dflash')}x."
+            f"{worst['label']} at {times(worst, 'speedup_vs_dflash')}."
         )
     return lines
 
@@ -141,6 +167,10 @@ def _caution(winners: pd.DataFrame, scenario: Scenario) -> str:
         f"size, on the same prompts (up to {most} shapes). The best of many looks better than it is; its interval "
         "does not allow for that choice."
     )
+    if most == 1:
+        text = ""
+    if any(too_wide(row, f"speedup_vs_{name}") for row in records(usable(scenario.frame)) for name in BASELINES):
+        text += f" {FEW_BLOCKS[0].upper()}{FEW_BLOCKS[1:]}."
     if (winners["prompts"] == 1).any():
         text += " With one prompt there is no interval: n = 1."
     few = sorted({int(size) for size in winners[winners[f"{RATE}_low"].isna()]["batch_size"] if size > 1})
@@ -150,4 +180,4 @@ def _caution(winners: pd.DataFrame, scenario: Scenario) -> str:
             f" At batch size {sizes} there are fewer than two batches of prompts: they share their rounds, so their "
             "times are one observation and have no interval. More prompts would give one."
         )
-    return text
+    return text.strip()

@@ -10,8 +10,8 @@ TINY = (
 )
 SYNTHETIC = "> **SYNTHETIC DATA.** The numbers below were made up to test the report; nothing was measured."
 FIXED_LENGTH = (
-    "> **Fixed length: step cost only, no statement about acceptance or quality.** {} run past their end of text "
-    "(`load.ignore_eos=true`), where the text, and with it what a drafter can guess, is no longer the model's own."
+    "> **Fixed length: step cost only, no statement about acceptance, speed-up or quality.** {} run past their end of "
+    "text (`load.ignore_eos=true`), where the text, and with it what a drafter can guess, is no longer the model's own."
 )
 
 

@@ -7,7 +7,7 @@ from typing import Any
 from reports.aggregate import Analysis
 from reports.choose import Scenario, fixed
 from reports.frames import records
-from reports.sections.text import folded, interval, table, whole
+from reports.sections.text import LONGEST, folded, interval, literal, table, whole
 
 Row = dict[str, Any]
 
@@ -17,7 +17,10 @@ def section(scenario: Scenario, analysis: Analysis) -> list[str]:
     shapes = fixed(scenario.frame)
     labels = dict(zip(shapes["point_id"], shapes["label"], strict=True))
     sizes = dict(zip(shapes["point_id"], shapes["batch_size"], strict=True))
-    rows = [row for row in records(analysis.categories) if row["point_id"] in labels]
+    blocks = dict(zip(shapes["point_id"], shapes["blocks"], strict=True))
+    rows = [
+        {**row, "blocks": blocks[row["point_id"]]} for row in records(analysis.categories) if row["point_id"] in labels
+    ]
     if len({(row["dataset"], row["category"]) for row in rows}) < 2:
         return []
     lines = [
@@ -36,7 +39,7 @@ def section(scenario: Scenario, analysis: Analysis) -> list[str]:
 
 def _row(row: Row, labels: dict[str, str]) -> dict[str, str]:
     return {
-        "Category": row["category"],
+        "Category": literal(row["category"], LONGEST),
         "Arm": labels[row["point_id"]],
         "Acceptance length": interval(row, "acceptance_length"),
         "Tokens/s per user": interval(row, "tokens_per_s_per_user", 1),

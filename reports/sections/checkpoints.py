@@ -7,10 +7,10 @@ from typing import Any
 
 from reports.acceptance import acceptance_by_depth
 from reports.aggregate import Analysis
-from reports.checkpoints import Checkpoint, Group, checkpoints_of, groups_of, smallest, verdict
+from reports.checkpoints import LEAST_PROMPTS, Checkpoint, Group, checkpoints_of, groups_of, smallest, verdict
 from reports.frames import Stored
 from reports.measures import ratios
-from reports.sections.text import bounds, folded, interval, number, table, whole
+from reports.sections.text import LONGEST, bounds, counted, folded, interval, literal, number, table, whole
 
 SAME = "same weights"
 
@@ -61,13 +61,13 @@ def _overall(group: Group, found: Sequence[Checkpoint]) -> list[dict[str, str]]:
     for name, point in group.points.items():
         difference, speed = group.difference(name, reference), group.speed_ratio(name, reference)
         own = name == reference
-        measured = ratios(point.sums, "acceptance_length", "tokens_per_s_per_user")
+        measured = ratios(point.sums, "tokens_per_s_per_user")
         rows.append(
             {
                 "Batch size": whole(group.batch_size),
                 "Arm": group.label,
                 "Checkpoint": name,
-                "Acceptance length": interval(measured, "acceptance_length"),
+                "Acceptance length": bounds(group.length(name)),
                 f"Less {reference}'s": number(None) if own else bounds(difference),
                 "Verdict": "the reference" if own else verdict(difference) + _twins(name, reference, found),
                 "Decode tokens/s per user": interval(measured, "tokens_per_s_per_user", 1),
@@ -83,27 +83,27 @@ def _by_category(group: Group, found: Sequence[Checkpoint]) -> list[str]:
     rows = []
     for category in group.categories:
         prompts = group.prompts(category)
-        measured = {
-            name: ratios(point.sums.among(prompts), "acceptance_length") for name, point in group.points.items()
-        }
-        lengths = {name: values["acceptance_length"] for name, values in measured.items()}
+        measured = {name: group.length(name, category) for name in group.points}
+        lengths = {name: length.value for name, length in measured.items()}
         rows.append(
             {
-                "Category": category,
-                **{name: interval(values, "acceptance_length") for name, values in measured.items()},
+                "Category": literal(category, LONGEST),
+                **{name: bounds(length) for name, length in measured.items()},
                 "Best": _best(group, category, lengths, found),
                 "n (prompts)": whole(len(prompts)),
             }
         )
-    pairs = len(rows) * (len(group.points) - 1)
+    told = [row for row in rows if int(row["n (prompts)"]) >= LEAST_PROMPTS]
+    pairs = len(told) * (len(group.points) - 1)
     return [
         f"### By category: {group.label}, batch size {group.batch_size}",
         "",
         *table(rows),
         "",
         "Acceptance length of the prompts of each category. Best is the highest; after it, those whose difference from "
-        f"it has an interval that contains 0. These are {pairs} comparisons: of drafters that are in truth equal, "
-        "about one in twenty will look different.",
+        f"it has an interval that contains 0. Below {LEAST_PROMPTS} prompts there is no interval and no comparison. "
+        f"These are {counted(pairs, 'comparison')}: of drafters that are in truth equal, about one in twenty will look "
+        "different.",
         "",
     ]
 
@@ -113,6 +113,9 @@ def _best(group: Group, category: str, lengths: dict[str, float | None], found: 
     if not known:
         return None
     winner = max(known, key=lambda name: known[name])
+    prompts = len(group.prompts(category))
+    if prompts < LEAST_PROMPTS:
+        return f"{winner} ({'one prompt' if prompts == 1 else 'two prompts, no interval'})"
     others = [
         name + _twins(name, winner, found)
         for name in known

@@ -5,13 +5,14 @@ from __future__ import annotations
 import pandas as pd
 
 from reports.frames import records
-from reports.sections.text import counted, folded, number, share, table, whole
+from reports.sections.text import counted, folded, literal, number, share, table, whole
 
 
 def section(frame: pd.DataFrame) -> list[str]:
     """Signs of text that repeats itself: easy to draft, fast, and worth nothing."""
-    frame = frame[frame["distinct_4gram_share"].notna()]
-    if frame.empty:
+    measured = frame[frame["requests"].fillna(0) > 0]
+    frame = measured[measured["distinct_4gram_share"].notna()]
+    if measured.empty:
         return []
     rows = [
         {
@@ -22,7 +23,7 @@ def section(frame: pd.DataFrame) -> list[str]:
             "Compression ratio": number(row["compression_ratio"]),
             "Length, x autoregressive": number(row["length_ratio_vs_autoregressive"]),
             "Ended by a stop token": share(row["finish_stop_share"]),
-            "Degenerate because": row["degenerate_reason"],
+            "Degenerate because": literal(row["degenerate_reason"]),
         }
         for row in records(frame)
     ]
@@ -33,6 +34,27 @@ def section(frame: pd.DataFrame) -> list[str]:
         f"Text that repeats itself is drafted easily: an arm whose outputs degenerate is suspect. Here: {bad} of "
         f"{counted(len(frame), 'point')}.",
         "",
+        *_unjudged(measured, frame),
         *folded(f"Degeneracy of {counted(len(frame), 'point')}", table(rows)),
         "",
     ]
+
+
+def _unjudged(measured: pd.DataFrame, judged: pd.DataFrame) -> list[str]:
+    """What could not be judged: arms without text, and arms with nothing to be held against."""
+    lines = []
+    without = len(measured) - len(judged)
+    if without:
+        lines += [
+            f"{counted(without, 'point')} could not be judged: no token ids stored, or answers of a few tokens.",
+            "",
+        ]
+    itself = judged["autoregressive_point_id"].notna() & (judged["autoregressive_point_id"] == judged["point_id"])
+    alone = int((judged["degeneracy_baseline"].isna() & ~itself.fillna(False)).sum())
+    if alone:
+        lines += [
+            f"{counted(alone, 'point')} could not be judged beside a baseline: no autoregressive arm has the same "
+            "settings, and there are fewer than two other arms; only text that repeats itself everywhere is found.",
+            "",
+        ]
+    return lines

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pandas as pd
 
 from reports.aggregate import Analysis
+from reports.choose import differences
 from reports.frames import records
-from reports.sections.text import number, table, whole
+from reports.sections.text import literal, number, table, whole
 
 
 def section(frame: pd.DataFrame, analysis: Analysis) -> list[str]:
@@ -14,7 +15,11 @@ def section(frame: pd.DataFrame, analysis: Analysis) -> list[str]:
     rows = records(analysis.drift)
     if not rows:
         return []
-    titles = {row["scenario"]: f"{row['dataset']}, T = {row['temperature']:g}" for row in records(frame)}
+    further = differences(frame)
+    titles = {
+        row["scenario"]: literal(f"{row['dataset']}, T = {row['temperature']:g}{further[row['scenario']]}")
+        for row in records(frame)
+    }
     return [
         "## Drift",
         "",

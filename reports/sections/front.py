@@ -9,17 +9,22 @@ from reports.aggregate import Analysis
 from reports.choose import STRATEGIES, labelled
 from reports.comparable import alike
 from reports.frames import Stored, flag, records
-from reports.sections.text import counted, inline
+from reports.sections import trust
+from reports.sections.text import LONGEST, counted, inline, literal
+from reports.starts import changes, starts
 
 MOST_REASONS = 2  # on the first page; the table of points that are not ok has all
+MOST_CHANGES = 6  # the table of starts has all
 
 
 def section(stored: Stored, analysis: Analysis) -> list[str]:
     """Each note a quotation of its own; no section where all went as planned."""
     found = [
         *_not_run(stored),
+        *_changed(stored),
         *_unsupported(stored),
         *_suspect(analysis),
+        *trust.notes(analysis),
         *_apart(analysis),
         *_refused(analysis),
         *_attached(analysis),
@@ -46,6 +51,24 @@ def _not_run(stored: Stored) -> list[str]:
     ]
 
 
+def _changed(stored: Stored) -> list[str]:
+    """What one start of the run found otherwise than another: their cells stand side by side on the page."""
+    told = changes(found := starts(stored))
+    if not told:
+        return []
+    order = sorted(told, key=lambda name: (not name.startswith("git_"), name))
+    parts = [
+        f"`{name}` {' then '.join(dict.fromkeys(literal(value, LONGEST) for value in told[name]))}"
+        for name in order[:MOST_CHANGES]
+    ]
+    more = f"; and {len(order) - MOST_CHANGES} more keys" if len(order) > MOST_CHANGES else ""
+    return [
+        f"**The run was started {len(found)} times, and not everything stayed the same: {'; '.join(parts)}{more}.** "
+        "Cells of different starts are set against one another as if nothing had changed; "
+        "[Provenance](#provenance) lists the starts."
+    ]
+
+
 def _unsupported(stored: Stored) -> list[str]:
     """A line for each strategy of which nothing, or not everything, can be run, and why."""
     lines = []
@@ -54,7 +77,7 @@ def _unsupported(stored: Stored) -> list[str]:
         if refused.empty:
             continue
         pending = [row for row in stored.not_run if (row.get("engine"), row.get("strategy")) == (engine, strategy)]
-        reasons = sorted({inline(str(reason)) for reason in refused["reason"].dropna()})
+        reasons = sorted({literal(reason) for reason in refused["reason"].dropna()})
         why = "; ".join(reasons[:MOST_REASONS])
         if len(reasons) > MOST_REASONS:
             why += f"; and {len(reasons) - MOST_REASONS} more reasons, in the table of unsupported points"
@@ -110,7 +133,7 @@ def _suspect(analysis: Analysis) -> list[str]:
     if frame.empty:
         return []
     arms = ", ".join(f"{name} {count}" for name, count in frame["strategy"].value_counts(sort=False).items())
-    reasons = [inline(str(reason)) for reason, _ in Counter(frame["reason"].dropna()).most_common(MOST_REASONS)]
+    reasons = [literal(reason) for reason, _ in Counter(frame["reason"].dropna()).most_common(MOST_REASONS)]
     why = f": {'; '.join(reasons)}" if reasons else ""
     return [f"**{counted(len(frame), 'point')} suspect ({arms})**{why}. They are shown and never named fastest."]
 

@@ -6,7 +6,9 @@ import json
 import shlex
 from typing import Any
 
-from reports.frames import Stored, flag
+from reports.frames import Stored, flag, records
+from reports.names import given_names
+from reports.starts import Start, start_of, starts
 
 Row = dict[str, Any]
 
@@ -24,29 +26,92 @@ def lines(stored: Stored, row: Row) -> list[str]:
     if flag(row["flags"], "attached"):
         return ["# The server was started by somebody else: its command line is not known."]
     if row["engine"] != "vllm":
-        return [measure(stored, row)]
+        return [*_doubts(stored, row), measure(stored, row)]
     serving = serve(stored, row)
     plugin = ["# Needs ddbench in vLLM's environment: pip install --no-deps <checkout of ddbench>"]
     return [
         *(plugin if row["strategy"] == "ddtree" else []),
         *(serving or ["# The run did not store how its server was started; ddbench starts it the same way:"]),
         *(["# and to measure it again:"] if serving else []),
+        *_doubts(stored, row),
         measure(stored, row),
     ]
 
 
 def measure(stored: Stored, row: Row) -> str:
-    """``python -m ddbench`` with the overrides of the run, narrowed to the one point."""
-    recorded = stored.environment.get("command")
+    """``python -m ddbench`` with the overrides of the start that measured the point, narrowed to the one point.
+
+    Where that start is not known the last one's; what the point was measured with otherwise than ``config.yaml`` says
+    is then added, as far as it can be.
+    """
+    start = _start(stored, row)
+    recorded = (stored.environment if start is None else start.environment).get("command")
     words = [str(word) for word in recorded] if isinstance(recorded, list) else shlex.split(str(recorded or ""))
     given = words[3:] if words[1:3] == ["-m", "ddbench"] else [f"experiment={_experiment(stored)}"]
-    kept = [word for word in given if not word.startswith((*REPLACED, "-"))]
+    kept = [_alone(stored, row, word) for word in given if not word.startswith((*REPLACED, "-"))]
+    own = _own(stored, row)
+    kept = [word for word in kept if word.partition("=")[0] not in own]
+    kept += [f"{key}={value}" for key, value in own.items()]
     shape = [f"sweep.{axis}=[{_plain(row[axis])}]" for axis in AXES.get(row["strategy"], TREE_AXES)]
     shape += ["strategy.force_spine=true"] if row["force_spine"] and not _gives(kept, "strategy.force_spine") else []
     if row["min_log_prob"] is not None and not _gives(kept, "strategy.min_log_prob"):
         shape.append(f"strategy.min_log_prob={row['min_log_prob']}")
     point = [f"sweep.batch_size=[{row['batch_size']}]", f"sweep.temperature=[{row['temperature']}]"]
     return shlex.join(["python", "-m", "ddbench", *kept, f"sweep.strategy=[{row['strategy']}]", *shape, *point])
+
+
+def _own(stored: Stored, row: Row) -> dict[str, str]:
+    """Overrides for what the point was measured with, where ``config.yaml``, the last start's, says otherwise."""
+    load, workload = (_part(stored, name) for name in ("load", "workload"))
+    said = {
+        **{f"load.{name}": (load.get(name), row[name]) for name in ("max_new_tokens", "top_p", "top_k")},
+        "seed": (stored.config.get("seed"), row["seed"]),
+    }
+    found = {key: str(value) for key, (known, value) in said.items() if known is not None and known != value}
+    cells = _cells(stored, row)
+    blocks = 1 + max((int(cell["block"]) for cell in cells), default=0)
+    if "blocks" in load and blocks > int(load["blocks"]):
+        found["load.blocks"] = str(blocks)
+    prompts = max((int(cell["prompts"]) for cell in cells), default=0)
+    if "max_prompts" in workload and prompts != workload["max_prompts"] and _other_prompts(stored, row, prompts):
+        found["workload.max_prompts"] = str(prompts)
+    return found
+
+
+def _other_prompts(stored: Stored, row: Row, prompts: int) -> bool:
+    """Whether the point had other prompts than the last start would give it, as far as that can be told."""
+    most = _part(stored, "workload").get("max_prompts")
+    same = stored.cells[stored.cells["dataset"] == row["dataset"]]
+    return same["prompts_hash"].nunique() > 1 or (most is not None and prompts > int(most))
+
+
+def _doubts(stored: Stored, row: Row) -> list[str]:
+    """A comment where the point was, or may have been, measured under another configuration than the last start's."""
+    found, start, own = starts(stored), _start(stored, row), _own(stored, row)
+    if not own and _part(stored, "workload").get("name") in (None, row["dataset"]):
+        return []
+    if len(found) > 1 and start is not None and start != found[-1]:
+        return ["# An earlier start of the run measured this arm: config.yaml is that of the last one, this is not."]
+    given = ", ".join([*own, *(["workload"] if not own else [])])
+    return [
+        "# The configuration stored is that of the run's last start; this arm was measured under another one, which",
+        f"# differs at least in: {given} (workload {row['dataset']}).",
+    ]
+
+
+def _start(stored: Stored, row: Row) -> Start | None:
+    """The start that measured the point: that of its first cell; None where it is not known."""
+    begun = sorted(cell["started"] for cell in _cells(stored, row) if cell["started"] is not None)
+    return start_of(starts(stored), begun[0]) if begun else None
+
+
+def _cells(stored: Stored, row: Row) -> list[Row]:
+    return records(stored.cells[stored.cells["cell_id"].isin(list(row["cell_ids"]))])
+
+
+def _part(stored: Stored, name: str) -> dict[str, Any]:
+    found = stored.config.get(name)
+    return found if isinstance(found, dict) else {}
 
 
 def serve(stored: Stored, row: Row) -> list[str]:
@@ -96,6 +161,16 @@ def _experiment(stored: Stored) -> str:
 
 def _gives(words: list[str], key: str) -> bool:
     return any(word.startswith(f"{key}=") for word in words)
+
+
+def _alone(stored: Stored, row: Row, word: str) -> str:
+    """Of a run with several drafters the override that names them, with the point's own alone (any, if it has none)."""
+    names = given_names(stored.config)
+    if not word.startswith("drafters=") or not names:
+        return word
+    source = row["drafter"] if row["drafter"] in names else next(iter(names))
+    quoted = source.replace("\\", "\\\\").replace("'", "\\'")
+    return f"drafters={{{names[source]}: '{quoted}'}}"
 
 
 def _plain(value: Any) -> str:

@@ -8,7 +8,7 @@ import pandas as pd
 
 from reports.aggregate import Analysis
 from reports.frames import records
-from reports.sections.text import counted, folded, missing, number, share, table, whole
+from reports.sections.text import LONGEST, counted, folded, literal, missing, number, share, table, whole
 
 MOST_DIVERGENCES = 200
 
@@ -19,7 +19,10 @@ def section(frame: pd.DataFrame, analysis: Analysis) -> list[str]:
     if compared.empty:
         return []
     rows = [_row(row) for row in records(compared)]
-    parted = [_row(row) for row in records(compared[compared["lossless_share"] < 1])]
+    held = compared[(compared["lossless_n"] > 0).fillna(False)]  # not an arm against its only answer
+    if held.empty:
+        return []
+    parted = [_row(row) for row in records(held[held["lossless_share"] < 1])]
     return [
         "## Losslessness ledger",
         "",
@@ -28,7 +31,7 @@ def section(frame: pd.DataFrame, analysis: Analysis) -> list[str]:
         "the share whose two likeliest tokens were so near in the autoregressive arm that rounding decides. A "
         "control below 100 % means that the engine does not repeat itself either.",
         "",
-        f"Every request identical: {len(rows) - len(parted)} of {counted(len(rows), 'point')}.",
+        f"Every request identical: {len(held) - len(parted)} of {counted(len(held), 'point')}.",
         "",
         *_without_control(compared),
         *([*table(parted), ""] if parted else []),
@@ -47,7 +50,7 @@ def _row(row: dict[str, Any]) -> dict[str, str]:
     return {
         "Arm": row["label"],
         "Batch size": whole(row["batch_size"]),
-        "Identical": share(row["lossless_share"]),
+        "Identical": share(row["lossless_share"] if row["lossless_n"] else None),
         "n (requests)": whole(row["lossless_n"]),
         "Median first divergence (token)": number(row["first_divergence_median"], 0),
         "of them at a tie": share(row["tie_share"]),
@@ -66,7 +69,7 @@ def _divergences(compared: pd.DataFrame, analysis: Analysis) -> list[str]:
         {
             "Arm": labels[row["point_id"]],
             "Batch size": whole(sizes[row["point_id"]]),
-            "Prompt": row["prompt_id"],
+            "Prompt": literal(row["prompt_id"], LONGEST),
             "Turn": whole(row["turn"]),
             "Block": whole(row["block"]),
             "First divergence (token)": whole(row["divergence"]),

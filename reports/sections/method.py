@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import shlex
+from pathlib import Path
+
 from ddbench import metrics
 from reports.frames import Stored
 from reports.sections.text import table
@@ -9,6 +13,8 @@ from reports.statistics import BOOTSTRAP_BLOCKS, LEVEL, RESAMPLES, SEED
 
 
 def section(stored: Stored) -> list[str]:
+    folder = _folder(stored)
+    quoted = json.dumps(folder, ensure_ascii=False)
     definitions = [
         {"Metric": f"`{each.name}`", "Unit": each.unit, "Definition": each.definition} for each in metrics.RATIOS
     ]
@@ -35,13 +41,13 @@ def section(stored: Stored) -> list[str]:
         "",
         "```sh",
         command(stored),
-        f"python -m ddbench experiment=report run={_folder(stored)}   # this page again, from the stored files",
+        f"python -m ddbench experiment=report {shlex.quote(f'run={folder}')}  # this page again, from the stored files",
         "```",
         "",
         "```python",
         "import ddbench",
         "",
-        f'frames = ddbench.load("{_folder(stored)}")  # .results .requests .rounds .cells .telemetry',
+        f"frames = ddbench.load({quoted})  # .results .requests .rounds .cells .telemetry",
         "```",
         "",
     ]
@@ -59,7 +65,14 @@ def command(stored: Stored) -> str:
 
 
 def _folder(stored: Stored) -> str:
+    """The run folder as the user gave ``output_dir``; of a run that was renamed or stored none, its last three parts.
+
+    Relative paths count from where the run was started.
+    """
     run = stored.run.resolve()
+    given, name, run_id = (stored.config.get(key) for key in ("output_dir", "name", "run_id"))
+    if given and (run.parent.name, run.name) == (str(name), str(run_id)):
+        return str(Path(str(given)) / run.parent.name / run.name)
     return f"{run.parent.parent.name}/{run.parent.name}/{run.name}"
 
 

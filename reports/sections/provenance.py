@@ -9,15 +9,17 @@ from typing import Any
 import yaml
 
 from reports.frames import Stored, records
-from reports.sections.text import clean, folded, table
+from reports.sections.text import NOTHING, clean, folded, literal, table
+from reports.starts import Start, changes, leaves, start_of, starts
 
 CLIENT_FLAGS = ("template", "thinking", "ignore_eos", "warmup_tokens", "request_rate")  # ours, whoever runs the server
 
 
 def section(stored: Stored) -> list[str]:
-    lines = ["## Provenance", "", *table(list(_rows(stored))), ""]
+    rows = [{"What": row["What"], "Value": literal(row["Value"])} for row in _rows(stored)]
+    lines = ["## Provenance", "", *table(rows), "", *_starts(stored)]
     if stored.environment:
-        flat = [{"Key": key, "Value": clean(value)} for key, value in flattened(stored.environment)]
+        flat = [{"Key": key, "Value": literal(value)} for key, value in leaves(stored.environment)]
         lines += [*folded("Environment (environment.json)", table(flat)), ""]
     if stored.config:
         text = yaml.safe_dump(stored.config, sort_keys=True, allow_unicode=True).rstrip().splitlines()
@@ -25,13 +27,39 @@ def section(stored: Stored) -> list[str]:
     return lines
 
 
-def flattened(value: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Leaves of nested mappings by dotted key, in sorted order; lists stay whole."""
-    if not isinstance(value, dict):
-        yield prefix, value
-        return
-    for key in sorted(value, key=str):
-        yield from flattened(value[key], f"{prefix}.{key}" if prefix else str(key))
+def _starts(stored: Stored) -> list[str]:
+    """The starts of a run that had several, with their cells as far as those can be told, and what changed."""
+    found = starts(stored)
+    if len(found) < 2:
+        return []
+    cells = [start_of(found, row["started"]) for row in records(stored.cells[stored.cells["started"].notna()])]
+    rows = [
+        {
+            "Start": str(start.number),
+            "Began to measure": start.environment.get("started"),
+            "Cells": _measured_in(start, cells),
+            "Commit": _commit(start.environment),
+            "Command": literal(start.environment.get("command")),
+        }
+        for start in found
+    ]
+    differing = [
+        {"Key": f"`{name}`", **{f"Start {s.number}": literal(v) for s, v in zip(found, values, strict=True)}}
+        for name, values in changes(found).items()
+    ]
+    words = "The run was started several times. Software, machine and source above are those of the last start."
+    lines = [words, "", *table(rows), ""]
+    return [*lines, "What differs between them:", "", *table(differing), ""] if differing else lines
+
+
+def _measured_in(start: Start, cells: list[Start | None]) -> str:
+    """How many cells began in a start; a dash where that of some cell is not known."""
+    return NOTHING if None in cells else str(sum(each is start for each in cells))
+
+
+def _commit(environment: dict[str, Any]) -> str:
+    changed = " with uncommitted changes" if environment.get("git_dirty") else ""
+    return f"{environment['git_commit']}{changed}" if environment.get("git_commit") else NOTHING
 
 
 def _rows(stored: Stored) -> Iterator[dict[str, str]]:
@@ -74,10 +102,8 @@ def _machine(environment: dict[str, Any]) -> Iterator[dict[str, str]]:
     machine = [text.format(environment[key]) for key, text in words.items() if environment.get(key)]
     if machine:
         yield {"What": "Machine", "Value": ", ".join(machine)}
-    commit = environment.get("git_commit")
-    if commit:
-        changed = " with uncommitted changes" if environment.get("git_dirty") else ""
-        yield {"What": "Source", "Value": f"commit {commit}{changed}"}
+    if environment.get("git_commit"):
+        yield {"What": "Source", "Value": f"commit {_commit(environment)}"}
 
 
 def _flags(text: str) -> str:

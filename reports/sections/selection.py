@@ -20,14 +20,22 @@ def section(scenario: Scenario, analysis: Analysis) -> list[str]:
     order = {name: rank for rank, name in enumerate(ordered_strategies(frame))}
     rows = sorted(records(frame), key=lambda row: (row["batch_size"], order[row["strategy"]]))
     notes = dict.fromkeys(str(row["note"]) for row in rows if not missing(row["note"]))
+    heading = ["## Chosen on one half of the prompts, reported on the other", ""]
+    blocks = dict(zip(scenario.frame["point_id"], scenario.frame["blocks"], strict=True))
+    shown = [
+        _row({**row, "blocks": blocks.get(row["chosen_point_id"])})
+        for row in rows
+        if not missing(row["chosen_point_id"])
+    ]
+    if not shown:
+        return [*heading, f"Not given: {'; '.join(notes) or 'no shape could be chosen'}.", ""]
     return [
-        "## Chosen on one half of the prompts, reported on the other",
-        "",
+        *heading,
         "The fastest of many shapes is in part the luckiest. Here the shape is chosen on one half of the prompts and "
         "its numbers are those of the other half; hindsight-best is chosen and reported on all prompts, and looks "
         "better than it is.",
         "",
-        *table([_row(row) for row in rows]),
+        *table(shown),
         "",
         *(f"- {note}" for note in notes),
         *([""] if notes else []),

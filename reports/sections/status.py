@@ -8,7 +8,7 @@ from typing import Any
 from reports.aggregate import Analysis
 from reports.choose import labelled
 from reports.frames import Stored, records
-from reports.sections.text import table, whole
+from reports.sections.text import LONGEST, literal, table, whole
 
 MEANINGS = {
     "unsupported": "the engine cannot run the strategy; it was not run as something else",
@@ -53,20 +53,29 @@ def _trouble(row: dict[str, Any]) -> dict[str, Any]:
         "Arm": row["label"],
         "Engine": row["engine"],
         "Batch size": whole(row["batch_size"]),
-        "Workload": row["dataset"],
+        "Workload": literal(row["dataset"], LONGEST),
         "Status": row["status"],
-        "Reason": row["reason"],
+        "Reason": literal(row["reason"]),
         "Log": log if not isinstance(log, str) else ", ".join(f"[{path}]({path})" for path in log.split("; ")),
     }
 
 
 def _notes(frame: Any) -> list[str]:
-    """Why a speed-up is null, counted."""
-    notes = Counter(str(note) for note in frame["baseline_note"].dropna())
+    """Why a speed-up is null, and why one that is given needs care, counted."""
+    notes = Counter(note for notes in frame["baseline_note"].dropna() for note in str(notes).split("; "))
     if not notes:
         return []
-    rows = [{"Speed-up not given because": note, "Points": str(count)} for note, count in sorted(notes.items())]
-    return ["Comparisons that were not made, or need care:", "", *table(rows), ""]
+    lines = []
+    for heading, given in (("Speed-up not given because", False), ("Speed-up given, but", True)):
+        found = [(note, count) for note, count in sorted(notes.items()) if _given(note) == given]
+        rows = [{heading: note, "Points": str(count)} for note, count in found]
+        lines += [*table(rows), ""] if rows else []
+    return ["Comparisons that were not made, or need care:", "", *lines]
+
+
+def _given(note: str) -> bool:
+    """Whether a part of ``baseline_note`` is about a comparison that was made."""
+    return not note.startswith(("no ", "not compared"))
 
 
 def _grouped(points: list[dict[str, Any]], by: str, count: str, further: str) -> list[str]:

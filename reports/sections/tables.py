@@ -8,7 +8,7 @@ import pandas as pd
 
 from ddbench.acceptance import VARIANTS
 from reports.aggregate import Analysis
-from reports.choose import Scenario, best, fixed, usable
+from reports.choose import Scenario, best, fixed, usable, why_none
 from reports.columns import BASELINES
 from reports.figures.stages import split
 from reports.frames import records
@@ -61,7 +61,8 @@ def product(scenario: Scenario) -> list[str]:
     """tokens/s = acceptance length / round time, each factor set against the chain's."""
     frame = fixed(scenario.frame)
     if frame.empty:
-        return ["No point finished with status ok."]
+        why = why_none(scenario.frame)
+        return [f"{why[0].upper()}{why[1:]}."]
     shown = pd.concat([frame, best(scenario.frame)]).drop_duplicates("point_id")
     shown = shown.sort_values(["batch_size", "tokens_per_s_per_user"], ascending=[True, False], kind="stable")
     chains = {row["point_id"]: row for row in records(scenario.frame)}
@@ -106,6 +107,8 @@ def all_results(scenario: Scenario) -> list[str]:
     lines: list[str] = []
     for size in scenario.batch_sizes:
         rows = [_result(row, _arrivals(scenario)) for row in records(scenario.at(size))]
+        if scenario.fixed_length:
+            rows = [{name: text for name, text in row.items() if "x " not in name} for row in rows]
         lines += [*folded(f"Batch size {size}: {len(rows)} points", table(rows)), ""]
     return [
         *lines,
@@ -120,7 +123,7 @@ def conventions(scenario: Scenario, analysis: Analysis) -> list[str]:
     frame = fixed(scenario.frame)
     frame = frame[frame["acceptance_length"].notna()]
     if frame.empty:
-        return ["No speculative arm finished."]
+        return ["No speculative arm has an acceptance length."]
     frame = frame[frame["batch_size"] == frame["batch_size"].min()]
     values = {row["point_id"]: row for row in records(analysis.acceptance_variants)}
     rows = []
@@ -189,6 +192,8 @@ def _factor(row: Row, ratio: str, value: Any, chain: Row | None, name: str) -> s
 def _reading(row: Row, acceptance: Any, chain: Row | None) -> str:
     """In words, whether the arm gains or loses against the chain, and by which factor."""
     if chain is None or missing(acceptance) or missing(chain["acceptance_length"]):
+        return number(None)
+    if missing(row["step_ms"]) or missing(chain["step_ms"]):
         return number(None)
     if row["point_id"] == chain["point_id"]:
         return "the chain"

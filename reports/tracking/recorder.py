@@ -21,6 +21,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from reports.tracking.leftovers import drop_empty, offline_runs
 from reports.tracking.settings import WandbSettings
 
 log = logging.getLogger(__name__)
@@ -46,6 +47,7 @@ class Recorder:
         self.seconds = 0.0  # spent between cells so far
         self._process: subprocess.Popen[bytes] | None = None
         self._ready = False
+        self._asked: tuple[str, set[Path]] | None = None  # W&B run that is being logged, and those of its id before
         self._down = settings.mode == "disabled"
         self._warned = False
 
@@ -163,9 +165,12 @@ class Recorder:
     def _ask(self, request: dict[str, Any], timeout_s: float) -> None:
         assert self._process is not None
         assert self._process.stdin is not None
+        run_id = request.get("cell") or os.environ.get("WANDB_RUN_ID") or f"{self.folder.name}-report"
+        self._asked = run_id, offline_runs(self.folder, run_id)
         self._process.stdin.write(json.dumps(request).encode() + b"\n")
         self._process.stdin.flush()
         self._receive(timeout_s)
+        self._asked = None
 
     def _receive(self, timeout_s: float) -> None:
         """The next answer. Raises TrackingFailure when it is an error, or does not come."""
@@ -186,6 +191,9 @@ class Recorder:
         if self._process is not None:
             _kill(self._process)
             self._process, self._ready = None, False
+        if self._asked is not None:
+            drop_empty(self.folder, *self._asked)
+            self._asked = None
 
 
 def log_report(settings: WandbSettings, folder: Path) -> bool:

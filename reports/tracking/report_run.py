@@ -13,6 +13,7 @@ import yaml
 
 from reports.choose import RATE, labelled, usable
 from reports.frames import records, to_frame
+from reports.names import given_names
 from reports.tracking.session import add_files, wandb_run
 from reports.tracking.settings import WandbSettings
 
@@ -38,7 +39,9 @@ def log_report_run(settings: WandbSettings, folder: Path, run_id: str | None = N
     """
     import wandb
 
-    frame = labelled(to_frame(pq.read_table(folder / "results.parquet")))
+    results = to_frame(pq.read_table(folder / "results.parquet"))
+    results.attrs["drafters"] = given_names(_config(folder))
+    frame = labelled(results)
     figures = sorted((folder / "figures").glob("*.png"))
     with wandb_run(
         settings,

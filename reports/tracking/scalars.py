@@ -86,6 +86,8 @@ def _against(cell: Cell, rows: pd.DataFrame, baseline: pd.DataFrame) -> dict[str
         first = baseline.sort_values("repeat", kind="stable").drop_duplicates(keys)
         reference = dict(_ids(first, keys))
         ids = dict(_ids(rows, [*keys, "repeat"]))
+        if cell.arm.strategy == "autoregressive":  # held against itself: its further answers against its first
+            ids = {key: value for key, value in ids.items() if key not in dict(_ids(first, [*keys, "repeat"]))}
         values["lossless_share"] = metrics.lossless_share(
             ids, {key: reference[key[:2]] for key in ids if key[:2] in reference}
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 import shutil
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,9 @@ from ddbench.errors import ConfigError
 from experiments.drafters import DrafterRunner, kinds, resolve_each, variants
 from experiments.plan import Facts, make_plan
 from experiments.settings import Settings, load_settings
+from reports.aggregate import analyse
+from reports.frames import read_run, records
+from reports.sections.launch import measure
 from runners.base import CellJob, CellOutcome, EngineFailure, Prompt
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -85,8 +89,8 @@ def test_one_drafter_is_a_sweep_as_before(drafters: dict[str, str]) -> None:
 @pytest.mark.parametrize(
     ("overrides", "line"),
     [
-        (["drafters={a: asset://dflash}"], "drafters={'a': 'asset://dflash'}: two or more"),
-        (["drafters=null"], "drafters=None: two or more"),
+        (["drafters={}"], "drafters={}: some of them"),
+        (["drafters=null"], "drafters=None: some of them"),
         (["drafters={a: asset://dflash, b: asset://dflash}"], "each from a place of its own"),
         (["drafters={a: asset://dflash, b: /nowhere}"], "drafters.b='/nowhere': a folder with a checkpoint"),
         (["drafters={a: asset://dflash, b: 3}"], "drafters.b=3: a folder or a Hugging Face id"),
@@ -137,6 +141,26 @@ def test_the_noisy_drafter_is_worse(compared: Path, drafters: dict[str, str]) ->
     assert [row.count("| worse ") for row in rows if "| dflash d15 " in row or "| ddtree w" in row] == [1, 1]
     config = yaml.safe_load((compared / "config.yaml").read_text())
     assert list(config["drafters"]) == ["shipped", "noisy"]
+
+
+def test_the_winner_is_measured_alone(compared: Path, drafters: dict[str, str], ddbench: Any) -> None:
+    """The command of an arm, as the page gives it, is a plan of that arm with its own drafter."""
+    stored = read_run(compared)
+    rows = records(analyse(stored).frame)[:3]
+    assert len({row["drafter"] for row in rows}) == 3  # none, and each
+    for row in rows:
+        words = shlex.split(measure(stored, row))
+        assert words[:3] == ["python", "-m", "ddbench"]
+        ended = ddbench.bare(*words[3:], "dry_run=true", f"output_dir={ddbench.folder / 'again'}")
+        assert ended.code == 0, ended.err
+        assert ended.summary["planned"] == 1
+        source = row["drafter"] or drafters["shipped"]
+        (given,) = [word for word in words if word.startswith("drafters=")]
+        assert source in given
+        assert sum(each in given for each in drafters.values()) == 1
+    answer = (compared / "report.md").read_text().partition("## The answer")[2].partition("\n## ")[0]
+    assert re.search(r"(autoregressive|with (shipped|noisy)) was fastest", answer)
+    assert re.search(r"autoregressive, the winner|(shipped|noisy), the winner", answer)
 
 
 def test_the_notebook_of_the_docs_runs(compared: Path, monkeypatch: pytest.MonkeyPatch) -> None:

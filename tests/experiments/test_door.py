@@ -80,7 +80,9 @@ def test_one_line_and_exit_2(ddbench: Any, override: str, words: list[str]) -> N
         ("\n\n", ["the file is empty"]),
         ("not json\n", ["bad.jsonl:1", "JSON object"]),
         ('["a"]\n', ["bad.jsonl:1", "JSON object"]),
-        ('{"id": "a", "dataset": "d", "category": "c", "turns": ["x"]}\n{"id": "b"}\n', ["bad.jsonl:2", "'dataset'"]),
+        ('{"id": "a", "dataset": "d", "category": "c", "turns": ["x"]}\n{"id": "b"}\n', ["bad.jsonl:2", "'turns'"]),
+        ('{"id": "a", "dataset": "", "category": "c", "turns": ["x"]}\n', ["bad.jsonl:1", "'dataset'"]),
+        ('{"id": "a", "dataset": "d", "category": 3, "turns": ["x"]}\n', ["bad.jsonl:1", "'category'"]),
         ('{"id": "a", "dataset": "d", "category": "c", "turns": []}\n', ["bad.jsonl:1", "'turns'"]),
         ('{"id": "a", "dataset": "d", "category": "c", "turns": [3]}\n', ["bad.jsonl:1", "'turns'"]),
         ('{"id": 7, "dataset": "d", "category": "c", "turns": ["x"]}\n', ["bad.jsonl:1", "'id'"]),
@@ -113,7 +115,9 @@ def test_prompt_longer_than_the_context(ddbench: Any) -> None:
     record = {"id": "long", "dataset": "d", "category": "c", "turns": ["x" * 600]}
     path = ddbench.folder / "long.jsonl"
     path.write_text(json.dumps(record) + "\n")
-    refused(ddbench.run(f"workload.path={path}"), "workload='long'", "1 to 506 tokens", "it has 600")
+    refused(
+        ddbench.run(f"workload.path={path}"), f"workload.path='{path}': prompt 'long' of 1 to 506 tokens", "it has 600"
+    )
     assert not (ddbench.folder / "out").exists()
 
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from ddbench.records import Arm, Cell, Status
 from experiments.cells import Todo, run_cells
-from experiments.fallback import drafts, fallback
+from experiments.fallback import NOT_DECODED, drafts, fallback
 from experiments.plan import Planned
 from experiments.progress import Progress
 from experiments.store import RunFolder
@@ -163,8 +163,12 @@ def test_counts_that_an_engine_does_not_give_are_not_taken_for_granted(tmp_path:
     assert stored(tmp_path / "plain", AUTOREGRESSIVE, unknown) == ("ok", None)
 
 
-def test_requests_of_one_token_need_no_round(tmp_path: Path) -> None:
-    assert stored(tmp_path, TREE, [request([], [])]) == ("ok", None)
+@pytest.mark.parametrize("arm", [TREE, CHAIN, AUTOREGRESSIVE])
+def test_answers_of_one_token_measure_nothing(arm: Arm, tmp_path: Path) -> None:
+    told = "every answer ended with its first token: nothing was decoded"
+    assert stored(tmp_path / "all", arm, [request([], []), request([], [])]) == ("suspect", told)
+    longer = [request([], [], plain=4)] if arm is AUTOREGRESSIVE else even(arm)
+    assert stored(tmp_path / "one", arm, [request([], []), *longer]) == ("ok", None)
 
 
 @st.composite
@@ -189,4 +193,11 @@ def faithful(draw: st.DrawFn) -> tuple[Arm, list[dict[str, Any]]]:
 @given(faithful())
 def test_no_faithful_run_is_blamed(made: tuple[Arm, list[dict[str, Any]]]) -> None:
     arm, rows = made
-    assert fallback(arm, rows) == ("ok", None)
+    decoded = any(row["output_tokens"] > 1 for row in rows)
+    assert fallback(arm, rows) == (("ok", None) if decoded else ("suspect", NOT_DECODED))
+
+
+def test_plain_steps_are_counted_against_all_steps() -> None:
+    """Of 10 decode steps 4 went without a draft: more than half of the 6 rounds, fewer than half of the steps."""
+    row = request([4] * 6, [1] * 6, plain=4)
+    assert fallback(CHAIN, [row, row])[0] == "suspect"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import signal
 import time
 from collections.abc import Callable
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import yaml
@@ -122,11 +124,54 @@ def test_another_plan_under_the_same_id_keeps_the_union(ddbench: Any, swept: Any
     folder = ddbench.path("whole")
     more = ddbench.run("run_id=whole", "sweep.strategy=[autoregressive]", "sweep.batch_size=[2]")
     assert more.code == 0, more.err
-    assert f"{CELLS} cells of an earlier plan of this run are kept" in more.err
+    (line,) = [line for line in more.errors if f"{CELLS} cells of an earlier plan of this run are kept" in line]
+    assert line.endswith("settings that differ: strategy.names, sweep.batch_size, sweep.strategy") or line.endswith(
+        "settings that differ: sweep.batch_size, sweep.depth, sweep.nodes, sweep.strategy, sweep.width"
+    )
     assert more.summary["cells"]["ok"] == CELLS + 1
     assert (folder / "config-1.yaml").is_file()
     assert len(list((folder / "planned").iterdir())) == 2
     assert "planned cells" not in (folder / "report.md").read_text()
+
+
+def test_what_the_report_doubts_is_counted_and_strict_refuses_it(ddbench: Any, swept: Any) -> None:
+    """A tree that loops, planted in the stored tokens of a finished run."""
+    shutil.copytree(ddbench.path("whole"), ddbench.path("loops"))
+    for place in (ddbench.path("loops") / "cells").iterdir():
+        cell = Cell.from_dict(yaml.safe_load((place / "cell.yaml").read_text()))
+        if (cell.arm.strategy, cell.batch_size) == ("ddtree", 3):
+            rows = pq.read_table(place / "requests.parquet").to_pylist()
+            for row in rows:
+                row["output_token_ids"], row["output_tokens"] = [7] * 40, 40
+            pq.write_table(pa.Table.from_pylist(rows, schema=REQUESTS), place / "requests.parquet")
+    looped = f"run={ddbench.path('loops')}"
+    for ended in (
+        ddbench.run("run_id=loops", "strict=true", *SMALL),
+        ddbench.bare("experiment=report", looped, "strict=true", "tracking=none", "report.figures=false"),
+    ):
+        assert ended.code == 1, ended.err
+        cells = ended.summary["cells"]
+        assert cells["suspect"] == 2
+        assert sum("warning: 2 cells suspect: see the report" in line for line in ended.errors) == 1
+    lenient = ddbench.bare("experiment=report", looped, "tracking=none", "report.figures=false")
+    assert lenient.code == 0
+    assert lenient.summary["cells"] == cells
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_in_the_report_ends_with_the_last_line(
+    ddbench: Any, swept: Any, number: signal.Signals, code: int
+) -> None:
+    process = ddbench.start("run_id=whole", "report.figures=true", *SMALL)
+    assert process.stderr is not None
+    said = next(line for line in process.stderr if "writing the report" in line)
+    process.send_signal(number)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == code, said + err
+    summary = json.loads(out)
+    assert (summary["interrupted"], summary["report"]) == (number.name, None)
+    assert summary["cells"]["ok"] >= CELLS
+    assert f"experiment=report run={ddbench.path('whole')} builds it again" in err
 
 
 def test_report_alone_gives_the_same_report(ddbench: Any, swept: Any) -> None:
@@ -246,6 +291,15 @@ def test_what_an_engine_cannot_run_is_said_and_not_run(ddbench: Any) -> None:
     assert ended.summary["cells"] == {"ok": CELLS - 4, "unsupported": 4, "failed": 0, "suspect": 0}
     reasons = {s["reason"] for s in final_cells(ddbench.path("none")).values() if s["status"] == "unsupported"}
     assert reasons == {"model tiny_untrained has no eagle drafter"}
+    assert "nothing was measured" not in ended.err
+
+
+def test_a_run_that_measured_nothing_says_so(ddbench: Any) -> None:
+    ended = ddbench.run("run_id=open", "load=open", "sweep.strategy=[autoregressive]", "sweep.batch_size=[1]")
+    assert ended.code == 0, ended.err
+    assert ended.summary["cells"] == {"ok": 0, "unsupported": 1, "failed": 0, "suspect": 0}
+    assert "warning: 1 cell unsupported: the reference engine runs a closed loop only" in ended.err
+    assert sum("nothing was measured" in line for line in ended.errors) == 1
 
 
 def test_other_engines_are_never_run_as_something_else(ddbench: Any) -> None:
@@ -277,6 +331,7 @@ def test_dry_run_lists_and_starts_nothing(ddbench: Any) -> None:
     assert ended.summary["cells"] == {"ok": 0, "unsupported": 0, "failed": 0, "suspect": 0}
     assert ended.out.count("GiB  ddtree width 2 depth 3 nodes 4, batch") == 2
     assert "rough estimate" in ended.err
+    assert "with 1 start of the engine" in ended.err
     assert not ddbench.path("dry").exists()
 
 

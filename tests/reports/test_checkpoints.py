@@ -119,7 +119,8 @@ def test_speed_has_no_interval_from_one_block(groups: list[Group]) -> None:
         (Estimate(0.5, 0.1, 0.9, 9), "better"),
         (Estimate(-0.5, -0.9, -0.1, 9), "worse"),
         (Estimate(0.5, -0.1, 0.9, 9), "not distinguishable"),
-        (Estimate(0.5, None, None, 1), "no interval (n = 1)"),
+        (Estimate(0.5, None, None, 1), "one prompt"),
+        (Estimate(0.5, None, None, 2), "no interval (n = 2)"),
         (Estimate(None, None, None, 0), "no prompt in common"),
     ],
 )
@@ -139,7 +140,40 @@ def test_the_page(run: Path) -> None:
     categories = section[section.index("### By category: dflash d5, batch size 1") :]
     assert categories.count("step100; not distinguishable: again (same weights)") >= 2
     assert "Acceptance by depth: dflash d5, batch size 1" in categories
-    assert "dflash d5 step_200/draft" in text  # elsewhere the ends of the paths tell the arms apart
+    assert "dflash d5 step200" in text  # elsewhere their names tell the arms apart
+    assert "step_200/draft |" not in text.partition("## Drafter checkpoints")[0]
+    assert "autoregressive was fastest" in text or " with step100 was fastest" in text or " with again" in text
+
+
+def test_intervals_stay_within_what_is_possible_and_need_three_prompts(run: Path, tmp_path: Path) -> None:
+    few = tmp_path / "run"
+    shutil.copytree(run, few)
+    kept = {"code": 1, "list": 2, "prose": 3}  # prompts of each category
+    for path in few.glob("cells/*/requests.parquet"):
+        rows = pq.read_table(path).to_pylist()
+        seen: dict[str, list[str]] = {}
+        for row in sorted(rows, key=lambda row: row["prompt_id"]):
+            names = seen.setdefault(row["category"], [])
+            if row["prompt_id"] not in names and len(names) < kept[row["category"]]:
+                names.append(row["prompt_id"])
+        left = [row for row in rows if row["prompt_id"] in seen[row["category"]]]
+        pq.write_table(pa.Table.from_pylist(left, schema=REQUESTS), path)
+    stored = read_run(few)
+    group = groups_of(analyse(stored), checkpoints_of(stored))[0]
+    for category, n in kept.items():
+        length, difference = group.length("step200", category), group.difference("step200", "step100", category)
+        assert (length.n, difference.n) == (n, n)
+        assert (length.low is None) == (difference.low is None) == (n < 3)
+    prose = group.length("step100", "prose")
+    assert prose.low is not None
+    assert prose.high is not None
+    assert 1 <= prose.low <= prose.high <= 6
+    build_report(few, figures=False)
+    categories = (few / "report.md").read_text().partition("### By category: dflash d5, batch size 1")[2]
+    code, lists, _ = categories.partition("\n\n")[2].splitlines()[2:5]
+    assert "(one prompt)" in code
+    assert "(two prompts, no interval)" in lists
+    assert "distinguishable" not in code + lists
 
 
 def test_the_figure_is_saved_and_shown(run: Path, tmp_path: Path) -> None:

@@ -20,7 +20,9 @@ from experiments import report
 from reports.aggregate import analyse
 from reports.compare import build_comparison
 from reports.compare.match import Matched, match
+from reports.compare.measures import _quotient
 from reports.frames import read_run
+from reports.statistics import Estimate
 
 PLAN = Plan(shapes={}, batch_sizes=(1,), prompts=8)
 SYSTEMS = (arm("autoregressive", None, None, None), arm("dflash", None, 3, None), arm("ddtree", 2, 3, 8))
@@ -227,6 +229,26 @@ def test_environment_and_configuration_are_set_side_by_side(tmp_path: Path) -> N
     assert re.search(r"\| `load.repeats` +\| +– +\| +3 +\|", page)
 
 
+def test_other_prompts_and_single_starts_are_said(tmp_path: Path, two: tuple[Path, Path]) -> None:
+    text = build_comparison(*two).report.read_text()
+    answer = text.split("## The answer")[1].split("## ")[0]
+    assert "3 verdicts of faster or slower rest on one block of repetition" in answer
+    assert text.count("faster, starts not in the interval") == 3
+    assert "other prompts" not in answer
+    theirs = write(tmp_path / "synthetic" / "few", SYSTEMS)
+    for path in theirs.glob("cells/*/cell.yaml"):
+        path.write_text(path.read_text().replace("prompts_hash: synthetic", "prompts_hash: others"))
+    _rename(theirs)
+    answer = build_comparison(two[0], theirs).report.read_text().split("## The answer")[1].split("## ")[0]
+    assert "(with other prompts at 3 of them: not the same questions)" in answer
+
+
+def test_runs_of_one_name_are_called_by_their_folders(tmp_path: Path) -> None:
+    ours, theirs = (write(tmp_path / name / "x" / "run", SYSTEMS[:1]) for name in "ab")
+    title = build_comparison(ours, theirs).report.read_text().partition("\n")[0]
+    assert title == f"# ddbench comparison: {ours} against {theirs}"
+
+
 def test_the_door(two: tuple[Path, Path]) -> None:
     ours, theirs = (str(path) for path in two)
     assert report.run({"run": ours, "against": theirs}, "id") == {
@@ -263,3 +285,28 @@ def _rename(run: Path) -> None:
         for path in folder.glob("*.parquet"):
             pq.write_table(_moved(pq.read_table(path), cell_id, 1.0), path)
         folder.rename(run / "cells" / cell_id)
+
+
+def test_blocks_of_two_runs_are_pooled_not_paired(tmp_path: Path) -> None:
+    """Three blocks against one, of which the later two are twice as slow: all of them count."""
+    system = SYSTEMS[0]
+    for name, blocks in (("ours", 3), ("theirs", 1)):
+        write_run(tmp_path / name, PLAN)
+        for block in range(blocks):
+            each = cell(PLAN, system, 1, block=block)
+            write_cell(tmp_path / name, PLAN, each)
+            path = tmp_path / name / "cells" / each.cell_id / "requests.parquet"
+            rows = [
+                {**row, "output_tokens": 11, "latency_s": row["ttft_s"] + (1.0 if block == 0 else 2.0)}
+                for row in pq.read_table(path).to_pylist()
+            ]
+            pq.write_table(pa.Table.from_pylist(rows, schema=pq.read_schema(path)), path)
+    row = rows_of(tmp_path / "ours", tmp_path / "theirs")[0]
+    assert row["decode_speed_ratio"] == pytest.approx(3 / 5)
+    assert row["method"].endswith("all blocks of both runs pooled, 3 and 1")
+
+
+def test_each_end_of_an_unpaired_interval_takes_the_other_arms_opposite_end() -> None:
+    first, second = Estimate(10.0, 10.0, 10.0, 4), Estimate(5.0, 4.0, 8.0, 4)
+    ratio = _quotient(first, second)
+    assert (ratio.low, ratio.high) == (pytest.approx(10 / 8), pytest.approx(10 / 4))

@@ -45,3 +45,14 @@ def test_a_row_a_batch_size_and_block(tmp_path: Path) -> None:
     frame = analyse(read_run(tmp_path / "run")).drift
     assert frame[["batch_size", "block", "n"]].to_numpy().tolist() == [[1, 0, 2], [1, 1, 2], [4, 0, 2], [4, 1, 2]]
     assert (frame[frame["block"] == 0]["relative_rate"] == 1.0).all()
+
+
+def test_an_arm_without_the_first_block_says_nothing(tmp_path: Path) -> None:
+    """It grew twice as slow from block 1 to block 2; against the first block nothing is known of it."""
+    for block, plain, chain in ((0, 1.0, None), (1, 1.0, 1.0), (2, 1.0, 2.0)):
+        store(tmp_path, "autoregressive", block, plain, f"2026-01-01T0{block}:30:00+00:00")
+        if chain is not None:
+            store(tmp_path, "dflash", block, chain, f"2026-01-01T0{block}:10:00+00:00")
+    frame = analyse(read_run(tmp_path)).drift
+    assert frame["relative_rate"].tolist() == pytest.approx([1.0, 1.0, 1.0])
+    assert frame["n"].tolist() == [1, 1, 1]

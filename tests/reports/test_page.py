@@ -15,7 +15,7 @@ from synthetic import Plan, arm, cell, write_cell, write_run
 
 from reports import build_report
 from reports.aggregate import Analysis, analyse
-from reports.choose import scenarios
+from reports.choose import labelled, scenarios
 from reports.frames import read_run, records
 from reports.sections import tables
 
@@ -206,7 +206,7 @@ def test_outputs_that_part_are_in_the_ledger(tmp_path: Path) -> None:
 
     edit(run, "strategy: dflash", "output_token_ids", part)
     shown = section(page(run), "Losslessness ledger")
-    assert "Every request identical: 3 of 4 points." in shown
+    assert "Every request identical: 2 of 3 points." in shown
     (parted,) = [row for row in rows(shown.split("<details>")[0]) if row[0] == "dflash d3"]
     assert parted[2:5] == ["91.6 %", "12", "5"]
     (request,) = [row for row in rows(shown.split("Requests that differ: 1<")[1]) if row[0] == "dflash d3"]
@@ -232,9 +232,17 @@ def test_a_fixed_length_run_says_so_first(tmp_path: Path) -> None:
     flags = {"device": "cpu", "dtype": "float32", "threads": 2, "ignore_eos": True}
     for strategy, (shape, *_) in SHAPES.items():
         write_cell(run, plan, cell(plan, arm(strategy, *shape, flags=flags), 1))
-    head = page(run).split("## The answer")[0]
-    assert "Fixed length: step cost only, no statement about acceptance or quality" in head
+    text = page(run)
+    head = text.split("## The answer")[0]
+    assert "Fixed length: step cost only, no statement about acceptance, speed-up or quality" in head
     assert "All answers run past their end of text" in head
+    answer = section(text, "The answer")
+    assert "fixed length: step cost only. A round took at batch size 1" in answer
+    cost = {row["label"]: row["step_ms"] for row in records(labelled(analyse(read_run(run)).frame))}
+    assert f"{cost['dflash d3']:.2f} [" in answer
+    assert "```" not in answer
+    for word in ("was fastest", "won", "lost", "autoregressive decoding (", "x as fast", "| x autoregressive"):
+        assert word not in text.split("## Unsupported")[0], word
 
 
 def test_a_run_of_an_older_schema_renders(tmp_path: Path) -> None:

@@ -91,6 +91,23 @@ def test_a_folder_that_cannot_be_written(run: Path, caplog: pytest.LogCaptureFix
     assert "FileExistsError" in warning or "NotADirectoryError" in warning
 
 
+@pytest.mark.parametrize("size", [7, 8])
+def test_an_offline_run_that_was_cut_off_is_removed_if_empty(
+    run: Path, stand_in: Callable[[str], None], size: int
+) -> None:
+    cell_id = min(path.name for path in (run / "cells").iterdir())
+    earlier, made, other = (run / "wandb" / f"offline-run-{end}" for end in (f"1-{cell_id}", f"2-{cell_id}", "2-other"))
+    for folder in (earlier, other):
+        folder.mkdir(parents=True)
+        (folder / "run-x.wandb").write_bytes(b"x" * 7)
+    (run / "wandb" / "latest-run").symlink_to(made.name)
+    text = f"import pathlib; p = pathlib.Path({str(made)!r}); p.mkdir(); (p / 'run-x.wandb').write_bytes(b'x' * {size})"
+    stand_in(f"{text}; raise RuntimeError('cut off')")
+    assert not use(run, WandbSettings(), report=False)
+    kept = {earlier.name, other.name} | ({made.name, "latest-run"} if size > 7 else set())
+    assert {path.name for path in (run / "wandb").iterdir()} == kept
+
+
 def test_without_the_package(run: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     monkeypatch.setitem(sys.modules, "wandb", None)  # what an import finds where there is none
     assert not use(run, WandbSettings())

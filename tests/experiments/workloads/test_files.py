@@ -34,6 +34,19 @@ def test_columns_of_ones_own(tmp_path: Path, loaded: Any) -> None:
     assert (prompt.id, prompt.dataset, prompt.category, prompt.turns) == ("file/0", "file", "k", ("<x {y}> {}",))
 
 
+def test_what_may_be_left_out(tmp_path: Path, loaded: Any) -> None:
+    rows = [{"id": "a", "turns": ["x"]}, {"id": "b", "dataset": None, "category": None, "turns": ["y"], "meta": None}]
+    made_sets.json_lines(tmp_path, "p.jsonl", rows)
+    made_sets.parquet(tmp_path, "p.parquet", [{**row, "dataset": None, "category": None} for row in rows])
+    for name in ("p.jsonl", "p.parquet"):
+        prompts = loaded("workload=file", f"workload.path={tmp_path / name}").prompts
+        assert {(p.dataset, p.category) for p in prompts} == {("file", "uncategorised")}
+    made_sets.json_lines(tmp_path, "q.jsonl", [{"q": "x", "kind": None}])
+    how = 'workload.rows={template: "{q}", category: kind}'
+    (prompt,) = loaded("workload=file", f"workload.path={tmp_path / 'q.jsonl'}", how).prompts
+    assert prompt.category == "uncategorised"
+
+
 @pytest.mark.parametrize(
     ("rows", "words"),
     [

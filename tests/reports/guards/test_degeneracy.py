@@ -170,3 +170,53 @@ def test_identically_distributed_arms_are_rarely_blamed() -> None:
     change = rng.choice([-1, 0, 1], size=(2000, 20))
     blamed = sum(systematic(int((row > 0).sum()), int((row < 0).sum()), 20) for row in change)
     assert blamed <= 34  # the 0.999 quantile of Binomial(2000, 0.01)
+
+
+def told(tmp_path: Path, shapes: dict[str, Any], change: Change, strategies: tuple[str, ...]) -> pd.DataFrame:
+    """Results of a greedy synthetic run of some shapes in which the requests of some strategies are changed."""
+    run = tmp_path / "run"
+    for cell in synthetic.write_run(run, synthetic.Plan(shapes=shapes, prompts=10, batch_sizes=(1,))):
+        if cell.arm.strategy in strategies:
+            rewrite(run, cell, change, 10)
+    return analyse(read_run(run)).frame.set_index("strategy")
+
+
+def test_the_autoregressive_arm_is_blamed_where_the_others_agree(tmp_path: Path) -> None:
+    shapes = {"autoregressive": [(None, None, None)], "dflash": [(None, 7, None)], "ddtree": [(2, 7, 8)]}
+
+    def cut(row: dict[str, Any]) -> dict[str, Any]:
+        return says(row, row["output_token_ids"][:8], "stop")
+
+    frame = told(tmp_path, shapes, cut, ("autoregressive",))
+    assert frame["status"].to_dict() == {"autoregressive": "suspect", "dflash": "ok", "ddtree": "ok"}
+    assert "times as long as the speculative arms'" in frame.loc["autoregressive", "reason"]
+
+
+def test_without_an_autoregressive_arm_the_others_stand_in(tmp_path: Path) -> None:
+    shapes = {"dflash": [(None, 7, None)], "eagle": [(4, 4, 16)], "ddtree": [(2, 7, 8)]}
+
+    def mostly(row: dict[str, Any]) -> dict[str, Any]:
+        return stuck(row) if int(row["prompt_id"][1:]) < 8 else row
+
+    frame = told(tmp_path, shapes, mostly, ("ddtree",))
+    assert frame["status"].to_dict() == {"dflash": "ok", "eagle": "ok", "ddtree": "suspect"}
+    assert (frame["degeneracy_baseline"] == "2 other arms").all()
+
+
+def test_text_that_was_not_stored_is_not_judged(tmp_path: Path) -> None:
+    frame = told(tmp_path, {"ddtree": [(2, 7, 8)]}, lambda row: {**row, "output_token_ids": None}, ("ddtree",))
+    assert frame[["compression_ratio", "distinct_4gram_share", "degenerate_reason"]].isna().all(axis=None)
+
+
+def test_shorter_on_most_prompts_needs_to_be_shorter(tmp_path: Path) -> None:
+    """Total length falls below half by one huge prompt of the baseline alone: nothing systematic."""
+    shapes = {"autoregressive": [(None, None, None)], "ddtree": [(2, 7, 8)]}
+
+    def grown(row: dict[str, Any]) -> dict[str, Any]:
+        if row["prompt_id"] != "p000":
+            return row
+        return says(row, np.random.default_rng(0).integers(0, 512, 2000).tolist(), row["finish_reason"])
+
+    frame = told(tmp_path, shapes, grown, ("autoregressive",))
+    assert frame.loc["ddtree", "length_ratio_vs_autoregressive"] < 0.5
+    assert frame["degenerate_reason"].isna().all()

@@ -143,3 +143,23 @@ def test_first_divergence(ours: Sequence[int], theirs: Sequence[int]) -> None:
         return
     assert ours[:index] == theirs[:index]
     assert ours[index : index + 1] != theirs[index : index + 1]
+
+
+def test_the_first_answer_is_that_of_the_first_block_however_it_is_stored(tmp_path: Path) -> None:
+    """Rows of a later repeat stand before those of the first one."""
+    rows = {0: [1, 2, 3], 1: [1, 2, 9]}
+    each = cell(Plan(prompts=1), PLAIN, 1)
+    stored = [
+        {
+            **{"cell_id": each.cell_id, "block": 0, "prompt_id": "a", "turn": 0, "repeat": repeat},
+            **{"output_tokens": 3, "rounds": 0, "accepted": 0, "accepted_raw": 0},
+            **{"start_s": 0.0, "ttft_s": 0.1, "latency_s": 1.0, "output_token_ids": rows[repeat]},
+        }
+        for repeat in (1, 0)
+    ]
+    folder = write_status(tmp_path, each, "ok")
+    pq.write_table(pa.Table.from_pylist(stored, schema=REQUESTS), folder / "requests.parquet")
+    write(tmp_path, TREE, {"a": [1, 2, 3]})
+    _, plain, tree = analysis(tmp_path)
+    assert tree["lossless_share"] == 1.0
+    assert plain["lossless_share"] == plain["control_share"] == 0.0
