@@ -119,8 +119,9 @@ def read_run(run: Path) -> Stored:
             continue
         rows.append(row)
         if row["status"] in MEASURED:
-            for name, schema in (("requests", REQUESTS), ("rounds", ROUNDS), ("telemetry", TELEMETRY)):
-                tables[name].append(_table(folder / f"{name}.parquet", schema))
+            found = _tables(folder, row, problems)
+            for name in tables:
+                tables[name].append(found[name])
     planned = _planned(run, problems)
     return Stored(
         run=run,
@@ -194,6 +195,20 @@ def _planned(run: Path, problems: list[str]) -> dict[str, dict[str, Any]]:
             problems.append(f"planned/{path.name} cannot be read: its cells are not counted as planned")
     axes = ("width", "depth", "nodes", "batch_size", "temperature", "block")
     return dict(sorted(rows.items(), key=lambda item: [(item[1].get(a) is None, item[1].get(a) or 0) for a in axes]))
+
+
+def _tables(folder: Path, row: dict[str, Any], problems: list[str]) -> dict[str, pa.Table]:
+    """The stored rows of a measured cell. An unreadable file makes the cell failed, in ``row``: none of it counts."""
+    schemas = {"requests": REQUESTS, "rounds": ROUNDS, "telemetry": TELEMETRY}
+    found = {}
+    for name, schema in schemas.items():
+        try:
+            found[name] = _table(folder / f"{name}.parquet", schema)
+        except (pa.ArrowException, OSError) as error:
+            problems.append(f"cells/{folder.name}/{name}.parquet cannot be read ({type(error).__name__})")
+            row |= {"status": "failed", "reason": f"{name}.parquet cannot be read"}
+            return {each: kind.empty_table() for each, kind in schemas.items()}
+    return found
 
 
 def read_table(path: Path, schema: pa.Schema) -> pd.DataFrame:

@@ -24,7 +24,7 @@ Row = dict[str, Any]
 def notes(analysis: Analysis) -> list[str]:
     """What the first page says of all this, a note each."""
     frame = labelled(analysis.frame)
-    return [*_failed(frame), *baselines(frame), *_texts(frame), *_unequal(analysis)]
+    return [*_failed(frame), *baselines(frame), *_texts(frame), *_wordless(frame), *_unequal(analysis)]
 
 
 def headline(frame: pd.DataFrame, winners: list[Row]) -> str:
@@ -53,6 +53,31 @@ def baselines(frame: pd.DataFrame) -> list[str]:
         "decoding there rests on it."
         for why, sizes in doubtful.items()
     ]
+
+
+def _wordless(frame: pd.DataFrame) -> list[str]:
+    """Points of status ok that are in no ranking for want of a speed, or whose text nobody could look at."""
+    done = frame[frame["status"] == "ok"]
+    silent = done[done["tokens_per_s_per_user"].isna() & (done["errors"].fillna(0) > 0)]
+    unread = done[done["tokens_per_s_per_user"].notna() & done["distinct_4gram_share"].isna()]
+    notes = []
+    if len(silent):
+        notes.append(
+            f"**{counted(len(silent), 'point')} of status ok gave no speed ({_arms(silent)}).** Requests of theirs "
+            "ended in an error: they are in no ranking."
+        )
+    if len(unread):
+        notes.append(
+            f"**The text of {counted(len(unread), 'point')} could not be looked at ({_arms(unread)}).** No token ids "
+            "were stored, or too few: neither repetition nor losslessness was checked."
+        )
+    return notes
+
+
+def _arms(frame: pd.DataFrame) -> str:
+    """The first arms of some points, by label."""
+    labels = list(dict.fromkeys(str(label) for label in frame["label"]))
+    return ", ".join(labels[:MOST]) + (", ..." if len(labels) > MOST else "")
 
 
 def strangers(frame: pd.DataFrame) -> list[Row]:

@@ -9,11 +9,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pandas as pd
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from synthetic import Plan, arm, cell, write_cell, write_run, write_status
 
-from reports import build_report
+from reports import build_report, load_run
 
 TWO: dict = {"autoregressive": [(None, None, None)], "dflash": [(None, 3, None)], "ddtree": [(2, 3, 8), (4, 3, 8)]}
 
@@ -263,3 +264,34 @@ def test_a_chain_of_no_stated_depth(tmp_path: Path) -> None:
         pq.write_table(table.set_column(column, "cell_id", [[fixed] * len(table)]), requests)
 
     assert "the chain dflash dmax" in page(tmp_path, spoil, shapes=shapes)
+
+
+@pytest.mark.parametrize("name", ["requests", "rounds"])
+def test_a_table_that_was_cut_costs_its_cell_alone(small_run: Path, tmp_path: Path, name: str) -> None:
+    run = tmp_path / "synthetic" / "run"
+    shutil.copytree(small_run, run)
+    path = sorted((run / "cells").glob(f"*/{name}.parquet"))[0]
+    cell = path.parent
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+    page = build_report(run, figures=False).report.read_text()
+    assert f"cells/{cell.name}/{name}.parquet cannot be read" in page
+    frames = load_run(run)
+    assert frames.cells.set_index("cell_id").loc[cell.name, "status"] == "failed"
+    assert cell.name not in set(frames.requests["cell_id"])
+
+
+@pytest.mark.parametrize("fault", ["no ids", "errors"])
+def test_what_nobody_could_look_at_is_said_at_the_top(small_run: Path, tmp_path: Path, fault: str) -> None:
+    run = tmp_path / "synthetic" / "run"
+    shutil.copytree(small_run, run)
+    frames = load_run(run)
+    cell_id = frames.cells[(frames.cells["strategy"] == "ddtree")]["cell_id"].iloc[0]
+    path = run / "cells" / str(cell_id) / "requests.parquet"
+    table = pq.read_table(path)
+    name = "output_token_ids" if fault == "no ids" else "error"
+    index = table.schema.get_field_index(name)
+    kind = table.schema.field(name).type
+    values = pa.nulls(len(table), kind) if fault == "no ids" else pa.array(["connection lost"] * len(table), kind)
+    pq.write_table(table.set_column(index, table.schema.field(name), values), path)
+    front = build_report(run, figures=False).report.read_text().split("## Before you believe it")[1].split("\n## ")[0]
+    assert ("could not be looked at" if fault == "no ids" else "gave no speed") in front
