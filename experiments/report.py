@@ -57,7 +57,7 @@ def _compare(folder: RunFolder, against: RunFolder, logged: bool) -> dict[str, A
         warn("a comparison is not logged to W&B: tracking is ignored with against=")
     say(f"comparing {folder.path} with {against.path}")
     paths = build_comparison(folder.path, against.path)
-    ours, theirs = (each.counts(_doubted(each.path)) for each in (folder, against))
+    ours, theirs = (each.counts(cells) for each, cells in zip((folder, against), paths.suspect_cells, strict=True))
     return {
         "run": str(folder.path),
         "report": str(paths.report),
@@ -109,24 +109,7 @@ def _report(folder: RunFolder, report: ReportSettings) -> dict[str, Any]:
     if lost:
         warn(f"{len(lost)} cells have no readable final status and are left out: {', '.join(lost[:5])}")
     paths = build_report(folder.path, figures=report.figures)
-    return {"report": str(paths.report), "results": str(paths.results), "cells": _judged(folder, paths.results)}
-
-
-def _doubted(run: Path) -> set[str]:
-    """Cells whose points are suspect in a run's frames, as its own report would find them."""
-    import ddbench
-
-    results = ddbench.load(run).results
-    return {cell_id for ids in results[results["status"] == "suspect"]["cell_ids"] for cell_id in ids}
-
-
-def _judged(folder: RunFolder, results: Path) -> dict[str, int]:
-    """Cells by final status; one that ended well, of a point that the report found suspect, is suspect."""
-    import pyarrow.parquet as pq
-
-    points = pq.read_table(results, columns=["status", "cell_ids"]).to_pylist()
-    doubted = {cell_id for point in points if point["status"] == "suspect" for cell_id in point["cell_ids"]}
-    return folder.counts(doubted)
+    return {"report": str(paths.report), "results": str(paths.results), "cells": folder.counts(paths.suspect_cells)}
 
 
 def _warn(cells: dict[str, int]) -> None:

@@ -23,11 +23,15 @@ __all__ = ["ReportPaths", "RunFrames", "WandbSettings", "build_report", "load_ru
 
 @dataclass(frozen=True)
 class ReportPaths:
-    """What a report wrote: the page (HTML beside it), the results table (Parquet; CSV beside it) and the figures."""
+    """What a report wrote: the page (HTML beside it), the results table (Parquet; CSV beside it) and the figures.
+
+    ``suspect_cells``: ids of the cells whose points it found suspect.
+    """
 
     report: Path
     results: Path
     figures: tuple[Path, ...]
+    suspect_cells: frozenset[str]
 
 
 def build_report(run: Path, *, wandb: WandbSettings | None = None, figures: bool = True) -> ReportPaths:
@@ -46,7 +50,7 @@ def build_report(run: Path, *, wandb: WandbSettings | None = None, figures: bool
     report = run / "report.md"
     built = datetime.now(UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
     write_page(report, render(stored, analysis, drawn, built))
-    paths = ReportPaths(report, results, tuple(figure.path for figure in drawn))
+    paths = ReportPaths(report, results, tuple(figure.path for figure in drawn), analysis.suspect_cells)
     if wandb is not None:
         log_report(wandb, run)
     return paths

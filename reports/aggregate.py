@@ -44,6 +44,16 @@ class Analysis:
         frame.attrs["drafters"] = dict(self.drafters)
         return frame
 
+    @property
+    def suspect_cells(self) -> frozenset[str]:
+        """Ids of the cells of points that are suspect."""
+        return frozenset(
+            str(cell_id)
+            for point in self.points
+            if point.row["status"] == "suspect"
+            for cell_id in point.row["cell_ids"]
+        )
+
     @cached_property
     def categories(self) -> pd.DataFrame:
         """One row a point and category of prompts."""

@@ -1,4 +1,4 @@
-"""A point against its baselines: speed-ups paired by prompt, throughput ratios, the lossless share.
+"""A point against its baselines: speed-ups paired by prompt, throughput ratios.
 
 A baseline is sought inside the point's own scenario and batch size. Two arms whose fingerprints differ (engine flags,
 GPU) are not compared: the speed-up is null and ``baseline_note`` says which flags differ.
@@ -6,12 +6,10 @@ GPU) are not compared: the speed-up is null and ``baseline_note`` says which fla
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pandas as pd
 from numpy.typing import NDArray
 
 from ddbench import metrics
@@ -65,8 +63,6 @@ def compare(point: Point, points: list[Point]) -> dict[str, Any]:
             row[f"speedup_vs_{strategy}_verdict"] = ratio.verdict
             row[f"speedup_vs_{strategy}_sign_p"] = sign_p(pair)
         row |= factors if strategy == "dflash" else {}
-        if strategy == "autoregressive" and point.row["temperature"] == 0:
-            row["lossless_share"] = lossless_share(point, baseline)
     return row | {"baseline_note": "; ".join(notes) or None}
 
 
@@ -207,23 +203,3 @@ def _common_blocks(point: Point, baseline: Point) -> set[int]:
     """Blocks of repetition that both measured: near in time, hence a pair. Where there is none, all blocks of both."""
     common = set(point.block_ids) & set(baseline.block_ids)
     return common or set(point.block_ids) | set(baseline.block_ids)
-
-
-def lossless_share(point: Point, baseline: Point) -> float | None:
-    """Share of requests whose token ids equal those of the baseline's first answer to the same prompt and turn.
-
-    Requests that both answered are compared. Of the autoregressive arm itself, its repeats and blocks are held against
-    its first answers, which are not compared with themselves: the control, None where it answered once.
-    """
-    first = baseline.requests.sort_values(["block", "repeat"], kind="stable").drop_duplicates(["prompt_id", "turn"])
-    reference = dict(_ids(first, ["prompt_id", "turn"]))
-    requests = point.requests.drop(first.index) if point is baseline else point.requests
-    ours = dict(_ids(requests, ["prompt_id", "turn", "block", "repeat"]))
-    return metrics.lossless_share(ours, {key: reference[key[:2]] for key in ours if key[:2] in reference})
-
-
-def _ids(requests: pd.DataFrame, keys: list[str]) -> Iterator[tuple[tuple[Any, ...], list[int]]]:
-    rows = requests[keys].itertuples(index=False, name=None)
-    for key, ids in zip(rows, requests["output_token_ids"], strict=True):
-        if ids is not None:
-            yield key, list(ids)

@@ -20,10 +20,14 @@ __all__ = ["ComparisonPaths", "build_comparison"]
 
 @dataclass(frozen=True)
 class ComparisonPaths:
-    """What a comparison wrote, into the first run's folder: the page (HTML beside it) and its rows as Parquet."""
+    """What a comparison wrote, into the first run's folder: the page (HTML beside it) and its rows as Parquet.
+
+    ``suspect_cells``: of the first run and of the second, ids of the cells whose points are suspect.
+    """
 
     report: Path
     results: Path
+    suspect_cells: tuple[frozenset[str], frozenset[str]]
 
 
 def build_comparison(run: Path, against: Path) -> ComparisonPaths:
@@ -43,4 +47,4 @@ def build_comparison(run: Path, against: Path) -> ComparisonPaths:
     built = datetime.now(UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
     page = run / f"{stem}.md"
     write_page(page, render(ours, theirs, found, rows, built))
-    return ComparisonPaths(page, results)
+    return ComparisonPaths(page, results, (first.suspect_cells, second.suspect_cells))

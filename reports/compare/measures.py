@@ -117,9 +117,7 @@ def _log(larger: float | None, smaller: float | None) -> float:
 
 def _same_outputs(ours: Point, theirs: Point) -> float | None:
     """Share of (prompt, turn) pairs, of those that both runs answered, whose first answers have the same tokens."""
-    mine, its = _first_answers(ours), _first_answers(theirs)
-    shared = mine.keys() & its.keys()
-    return sum(mine[key] == its[key] for key in shared) / len(shared) if shared else None
+    return metrics.lossless_share(_first_answers(ours), _first_answers(theirs))
 
 
 def _first_answers(point: Point) -> dict[tuple[Any, ...], list[int]]:

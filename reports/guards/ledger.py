@@ -47,9 +47,10 @@ def ledger(stored: Stored, points: list[Point]) -> pd.DataFrame:
 def summaries(frame: pd.DataFrame, points: list[Point]) -> dict[str, dict[str, Any]]:
     """By point: the columns of ``results.parquet`` that the ledger gives it; none where it was not compared.
 
-    ``lossless_n``: requests compared. ``first_divergence_median``: over those that differ. ``tie_share``: of the
-    divergences whose gap is known, the share with a gap of at most :data:`TIE_GAP` of the arm's dtype; null without.
-    ``control_share``: identical share of the autoregressive arm against itself, null where it answered once only.
+    ``lossless_share``: identical share of the ``lossless_n`` requests compared, null where none was.
+    ``first_divergence_median``: over those that differ. ``tie_share``: of the divergences whose gap is known, the share
+    with a gap of at most :data:`TIE_GAP` of the arm's dtype; null without. ``control_share``: identical share of the
+    autoregressive arm against itself, null where it answered once only.
     """
     rows = dict(iter(frame.groupby("point_id")))
     columns = {}
@@ -65,11 +66,16 @@ def _summary(own: pd.DataFrame, control: pd.DataFrame, point: Point) -> dict[str
     apart, gaps = own["divergence"].dropna(), own["gap"].dropna()
     limit = TIE_GAP.get(str(flag(point.row["flags"], "dtype")))
     return {
+        "lossless_share": _identical(own),
         "lossless_n": len(own),
         "first_divergence_median": float(apart.median()) if len(apart) else None,
         "tie_share": float((gaps <= limit).mean()) if len(gaps) and limit is not None else None,
-        "control_share": float(control["divergence"].isna().mean()) if len(control) else None,
+        "control_share": _identical(control),
     }
+
+
+def _identical(rows: pd.DataFrame) -> float | None:
+    return float(rows["divergence"].isna().mean()) if len(rows) else None
 
 
 def _baseline(point: Point, points: list[Point]) -> Point | None:

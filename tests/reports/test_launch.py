@@ -19,13 +19,12 @@ from experiments.settings import load_settings
 from reports.aggregate import analyse
 from reports.frames import Stored, read_run, records
 from reports.sections import launch
-from runners.base import ModelFiles
 from runners.vllm.command import Machine, build
-from runners.vllm.flags import Demands, VllmFlags, resolve
+from runners.vllm.flags import Demands, resolve
 from runners.vllm.versions import capabilities
+from tests.runners.vllm.arms import GIVEN, HUB
 
 PLAN = Plan(shapes={}, batch_sizes=(4,), prompts=2)
-MODEL = ModelFiles("org/target", "a" * 40, "org/dflash", "b" * 40, "org/eagle", "c" * 40, block_size=16)
 SHAPES = {
     "autoregressive": (None, None, None),
     "dflash": (None, 15, None),
@@ -94,30 +93,14 @@ def test_a_run_without_a_stored_command_names_its_experiment(tmp_path: Path) -> 
 
 def served(run: Path, strategy: str, device: str = "cuda") -> tuple[Stored, tuple[str, ...]]:
     """A run on vLLM that stored how its server was started, and the arguments it stored."""
-    given = VllmFlags(
-        model_runner="V1",
-        attention_backend="auto",
-        block_size=None,
-        cuda_graphs=None,
-        async_scheduling=False,
-        prefix_cache=False,
-        tensor_parallel=1,
-        gpu_memory_utilization=0.9,
-        kv_cache_gib=None,
-        kv_cache_dtype="auto",
-        quantization=None,
-        max_model_len=2048,
-        max_num_seqs=None,
-        max_num_batched_tokens=None,
-        extra_args=("--max-log-len", "16"),
-    )
+    given = replace(GIVEN, max_model_len=2048, extra_args=("--max-log-len", "16"))
     flags = {**resolve(given, Demands(device, 4, 32, 2048, 11_264, False)), "device": device, "dtype": "bfloat16"}
     width, depth, nodes = SHAPES[strategy]
     system = arm(strategy, width, depth or 7, nodes, engine="vllm", flags=flags)
     if strategy == "autoregressive":
         system = replace(system, depth=None)
     machine = Machine("/somewhere/bin/python", device, "bfloat16", 1, "0" if device == "cuda" else None)
-    made = build(system, MODEL, machine, (4,), capabilities("0.32.0"))
+    made = build(system, HUB, machine, (4,), capabilities("0.32.0"))
     found = stored(run, [system], "python -m ddbench engine=vllm")
     folder = next((run / "cells").iterdir())
     (folder / "engine.json").write_text(json.dumps({"argv": made.argv, "environment": made.environment}))
