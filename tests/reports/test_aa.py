@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import yaml
+from by_hand import stored_request, write_requests
 from scipy import stats
 from synthetic import Plan, arm, cell
-from test_aggregate import stored_request, write_requests
 
 from reports.aa import FalsePositives, false_positives
 from reports.frames import read_run

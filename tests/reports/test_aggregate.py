@@ -13,10 +13,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import synthetic
+from by_hand import stored_request, write_requests
 from synthetic import Plan, arm, cell, write_run, write_status
 
 import ddbench
-from ddbench.records import REQUESTS, Cell
+from ddbench.records import REQUESTS
 from reports.aggregate import acceptance_by_depth, analyse
 from reports.frames import read_run
 
@@ -40,36 +41,6 @@ def row_of(frame: pd.DataFrame, strategy: str, **axes: int) -> pd.Series:
         chosen = chosen[chosen[axis] == value]
     assert len(chosen) == 1
     return chosen.iloc[0]
-
-
-def stored_request(
-    each: Cell, prompt: str, tokens: int, rounds: int, latency: float, **more: object
-) -> dict[str, object]:
-    """One row of ``requests.parquet`` with a time to first token of 0.1 s and ids that depend on the prompt alone."""
-    return {
-        "cell_id": each.cell_id,
-        "block": each.block,
-        "prompt_id": prompt,
-        "turn": 0,
-        "dataset": each.workload,
-        "repeat": 0,
-        "output_tokens": tokens,
-        "rounds": rounds,
-        "drafted": 4 * rounds,
-        "accepted": max(tokens - 1 - rounds, 0) if rounds else 0,
-        "accepted_raw": max(tokens - 1 - rounds, 0) if rounds else 0,
-        "accept_histogram": [],
-        "start_s": 0.0,
-        "ttft_s": 0.1,
-        "latency_s": latency,
-        "output_token_ids": [ord(prompt)] * tokens,
-        **more,
-    }
-
-
-def write_requests(run: Path, each: Cell, rows: list[dict[str, object]]) -> None:
-    folder = write_status(run, each, "ok")
-    pq.write_table(pa.Table.from_pylist(rows, schema=REQUESTS), folder / "requests.parquet")
 
 
 def golden_run(run: Path) -> None:

@@ -6,8 +6,8 @@ import json
 from pathlib import Path
 
 import pytest
+from by_hand import stored_request, write_requests
 from synthetic import Plan, arm, cell, write_run
-from test_aggregate import stored_request, write_requests
 
 from reports.aggregate import analyse
 from reports.frames import read_run

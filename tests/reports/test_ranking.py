@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from by_hand import stored_request, write_requests
 from synthetic import Plan, arm, cell, write_status
-from test_aggregate import stored_request, write_requests
 
 from reports import build_report
 from reports.aggregate import analyse
