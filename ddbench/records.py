@@ -18,6 +18,7 @@ from typing import Any, Literal
 import pyarrow as pa
 
 Status = Literal["ok", "unsupported", "failed", "suspect"]
+STRATEGIES = ("autoregressive", "dflash", "eagle", "ddtree")  # in the order of a report
 FINAL_STATUSES: tuple[Status, ...] = ("ok", "unsupported", "failed", "suspect")
 
 

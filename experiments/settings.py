@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from ddbench.errors import ConfigError
+from ddbench.records import STRATEGIES
 from experiments.typed import build
 
-STRATEGIES = ("autoregressive", "dflash", "eagle", "ddtree")
 COLUMN = r"\{([A-Za-z_]\w*)\}"  # of a prompt template
 
 

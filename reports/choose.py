@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from ddbench.records import STRATEGIES
 from reports.comparable import alike, peculiarities
 from reports.frames import flag, records
 from reports.names import short_names
 
-STRATEGIES = ("autoregressive", "dflash", "eagle", "ddtree")
 RATE = "tokens_per_s_per_user"
 RANK = "rank_tokens_per_s_per_user"  # the same on what all contenders measured: see reports.ranking
 # Columns of a scenario that its title leaves out, and how it says them where they differ between scenarios of a run.

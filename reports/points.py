@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from ddbench import metrics
 from ddbench.metrics import Counts
-from ddbench.records import content_hash
+from ddbench.records import STRATEGIES, content_hash
 from reports.frames import MEASURED, Stored, counts_of, finished, flag, records
 from reports.guards.fingerprint import MACHINE, SCENARIO, fingerprint, power_limits
 from reports.quantities import Floats
@@ -131,8 +131,7 @@ def _joined(cells: list[dict[str, Any]], name: str) -> str | None:
 
 
 def _order(row: dict[str, Any]) -> tuple[Any, ...]:
-    strategies = ("autoregressive", "dflash", "eagle", "ddtree")
-    known = strategies.index(row["strategy"]) if row["strategy"] in strategies else len(strategies)
+    known = STRATEGIES.index(row["strategy"]) if row["strategy"] in STRATEGIES else len(STRATEGIES)
     shape = tuple((row[axis] is None, row[axis] or 0) for axis in ("depth", "width", "nodes"))
     names = [str(row[name]) for name in ("engine", "host", "model", "dataset")]
     return (*names, row["temperature"], row["scenario"], row["batch_size"], known, *shape, row["point_id"])

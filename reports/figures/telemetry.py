@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pandas as pd
 
-from reports.choose import STRATEGIES
+from ddbench.records import STRATEGIES
 from reports.figures.style import Drawing, colour, floats, headline, marker, panels, shared_legend
 from reports.frames import Stored
 from reports.telemetry import by_cell

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from reports.choose import STRATEGIES
+from ddbench.records import STRATEGIES
 from reports.frames import Stored
 
 

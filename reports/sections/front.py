@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
+from ddbench.records import STRATEGIES
 from reports.aggregate import Analysis
-from reports.choose import STRATEGIES, labelled
+from reports.choose import labelled
 from reports.comparable import alike
 from reports.frames import Stored, flag, records
 from reports.sections import trust

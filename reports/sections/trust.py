@@ -8,8 +8,9 @@ from typing import Any
 
 import pandas as pd
 
+from ddbench.records import STRATEGIES
 from reports.aggregate import Analysis
-from reports.choose import STRATEGIES, labelled, usable
+from reports.choose import labelled, usable
 from reports.frames import records
 from reports.ranking import common
 from reports.sections.text import counted, listed, literal, missing, share, whole
