@@ -57,7 +57,7 @@ def against_batch_size(scenario: Scenario) -> Drawing | None:
         "shape per strategy with the best geometric mean over batch sizes. Hollow markers: the shape that was best "
         "at that batch size alone (hindsight-best, an optimistic choice). Below the line at 1 the baseline is "
         "faster. A tall tick with a number is the batch size at which a line crosses it, interpolated between the "
-        "measured ones."
+        "measured ones. No bar where two blocks are too few for one."
     )
     return Drawing("speedup_vs_batch_size", "speedup", title, caption, figure)
 

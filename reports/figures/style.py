@@ -11,6 +11,9 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from reports.frames import records
+from reports.sections.text import too_wide
+
 COLOURS = {"autoregressive": "#444444", "dflash": "#0072B2", "eagle": "#E69F00", "ddtree": "#009E73"}
 MARKERS = {"autoregressive": "X", "dflash": "s", "eagle": "^", "ddtree": "o"}
 LINES = {"autoregressive": ":", "dflash": "--", "eagle": "-.", "ddtree": "-"}  # apart in grey print too
@@ -103,9 +106,10 @@ def floats(values: pd.Series[Any]) -> np.ndarray[Any, np.dtype[np.float64]]:
 
 
 def bars(frame: pd.DataFrame, name: str) -> np.ndarray[Any, np.dtype[np.float64]]:
-    """[2, points] distances from a value to its interval, 0 where there is none."""
+    """[2, points] distances from a value to its interval, 0 where there is none, or none that the page would tell."""
     value, low, high = (floats(frame[f"{name}{end}"]) for end in ("", "_low", "_high"))
     distances = np.nan_to_num(np.stack([value - low, high - value]), nan=0.0)
+    distances[:, [too_wide(row, name) for row in records(frame)]] = 0.0
     return np.asarray(np.maximum(distances, 0.0))
 
 

@@ -6,6 +6,7 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
+import pandas as pd
 import pyarrow.parquet as pq
 import pytest
 import yaml
@@ -13,6 +14,7 @@ from synthetic import arm, cell, write_cell, write_run
 from test_page import PLAN, SHAPES, edit, page, rows, section, written
 
 from reports import build_report
+from reports.figures.style import bars
 from reports.sections.text import interval, literal, table, times
 
 AUTOREGRESSIVE = {"autoregressive": SHAPES["autoregressive"]}
@@ -154,3 +156,8 @@ def test_the_page_is_rebuilt_from_where_the_user_put_it(tmp_path: Path) -> None:
     text = section(page(run), "How to reproduce")
     assert f"experiment=report 'run={run}'" in text
     assert f'ddbench.load("{run}")' in text
+
+
+def test_figures_draw_no_bar_that_the_page_would_not_tell() -> None:
+    rows = {"x": [2.0, 2.0, 2.0], "x_low": [0.01, 1.5, 0.01], "x_high": [400.0, 2.5, 400.0], "blocks": [2, 2, 3]}
+    assert bars(pd.DataFrame(rows), "x").tolist() == [[0.0, 0.5, 1.99], [0.0, 0.5, 398.0]]
