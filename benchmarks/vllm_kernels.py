@@ -18,21 +18,20 @@ import argparse
 import itertools
 import json
 import math
-import statistics
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
 import triton
+from gpu_timing import graph_ms, host_ms
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # runs from a checkout without installing
 
+from ddbench.plugins.kernels.device import shared_bytes
 from ddbench.plugins.vllm.kernels import ops
 from ddbench.plugins.vllm.kernels.attention_launch import Tile, tile_of
-from ddbench.plugins.vllm.kernels.device import shared_bytes
 from ddbench.plugins.vllm.options import Options
 from ddbench.plugins.vllm.state import TreeState
 
@@ -40,29 +39,6 @@ HEADS, KV_HEADS, HEAD, LAYERS = 32, 8, 128, 36
 VOCABULARY, FEATURES, DEPTH, PAGE = 151_936, 5 * 4096, 15, 16
 KERNELS = ("candidates", "build", "positions", "walk", "move_kv", "gather", "attention", "host")
 Row = dict[str, Any]
-
-
-def graph_ms(launches: list[Callable[[], Any]], replays: int = 15) -> float:
-    """Median time of one launch within a captured graph of them, in milliseconds."""
-    stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-    with torch.cuda.stream(stream):
-        for launch in launches[:4]:
-            launch()
-    stream.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        for launch in launches:
-            launch()
-    times = []
-    for turn in range(replays + 2):
-        begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-        begin.record()
-        graph.replay()
-        end.record()
-        end.synchronize()
-        if turn >= 2:
-            times.append(begin.elapsed_time(end) / len(launches))
-    return statistics.median(times)
 
 
 class Round:
@@ -151,7 +127,8 @@ def host_row(batch: int, width: int) -> Row:
     positions = torch.arange(case.tokens, device="cuda")
     inputs = torch.zeros(case.tokens, dtype=torch.int32, device="cuda")
     hidden = torch.randn(case.tokens, FEATURES, dtype=torch.bfloat16, device="cuda")
-    table = ops.cache_table([case.cache() for _ in range(LAYERS)])
+    caches = [case.cache() for _ in range(LAYERS)]  # must outlive the table
+    table = ops.cache_table(caches)
     logits = torch.randn(batch * DEPTH, VOCABULARY, dtype=torch.bfloat16, device="cuda")
     host = torch.zeros(3, batch, dtype=torch.int32, pin_memory=True)
     host[:] = state.of_rows.cpu()
@@ -177,17 +154,6 @@ def host_row(batch: int, width: int) -> Row:
         "launched_ms": host_ms(a_round),
         "graph_ms": host_ms(graph.replay),
     }
-
-
-def host_ms(enqueue: Callable[[], Any], turns: int = 200) -> float:
-    """Median time that the host takes to enqueue; the device is idle each time, so that no queue is waited for."""
-    times = []
-    for _ in range(turns):
-        torch.cuda.synchronize()
-        clock = time.perf_counter()
-        enqueue()
-        times.append(time.perf_counter() - clock)
-    return 1000 * statistics.median(times)
 
 
 def attention_call(case: Round, query: torch.Tensor, cache: torch.Tensor, out: torch.Tensor, **rest: Any) -> None:

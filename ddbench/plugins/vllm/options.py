@@ -8,9 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ddbench.errors import ConfigError
-
-MOST_NODES = 127  # verify width 128: four mask words a row
-MOST_DEPTH = 16  # two 64-bit words of rank path in the build kernel
+from ddbench.plugins.kernels.limits import MOST_DEPTH, MOST_NODES
 
 
 @dataclass(frozen=True)

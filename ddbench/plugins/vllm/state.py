@@ -11,12 +11,7 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor
 
-WORD = 32
-
-
-def words_of(width: int) -> int:
-    """32-bit words that hold one bit for each of ``width`` local indices."""
-    return (width + WORD - 1) // WORD
+from ddbench.plugins.kernels.bits import words_of
 
 
 class TreeState:

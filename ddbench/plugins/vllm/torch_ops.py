@@ -10,26 +10,26 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from ddbench.plugins.kernels.bits import pack_bits, unpack_bits
+from ddbench.plugins.kernels.candidates_torch import candidates
 from ddbench.plugins.vllm.options import Options
-from ddbench.plugins.vllm.state import WORD, TreeState, words_of
+from ddbench.plugins.vllm.state import TreeState
 from ddbench.tree import ancestor_mask, build_tree
 
-
-def candidates(logits: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """The ``k`` most probable tokens of each row: log-probabilities float32, ids int32, each ``[rows, k]``.
-
-    Best first; of equal logits the lower id.
-    """
-    values = logits.float()
-    k = min(k, values.shape[-1])
-    best = values.topk(k, dim=-1)
-    ids = best.indices.sort(dim=-1).values  # topk promises no order among equals: by id first, then stably by value
-    ids = ids.gather(1, values.gather(1, ids).sort(dim=-1, descending=True, stable=True).indices)
-    last = best.values[:, -1:]
-    left_out = (values == last).sum(-1) > (best.values == last).sum(-1)  # nor which of those equal to the last
-    if bool(left_out.any()):
-        ids[left_out] = values[left_out].sort(dim=-1, descending=True, stable=True).indices[:, :k]
-    return values.gather(1, ids) - values.logsumexp(dim=-1, keepdim=True), ids.to(torch.int32)
+__all__ = [
+    "apply_trees",
+    "cache_table",
+    "candidates",
+    "gather_rows",
+    "move_kv",
+    "pack_bits",
+    "restore_positions",
+    "tree_attention",
+    "unpack_bits",
+    "visible",
+    "walk",
+    "write_trees",
+]
 
 
 def write_trees(state: TreeState, options: Options, log_probs: Tensor, ids: Tensor, slots: Tensor) -> Tensor:
@@ -58,22 +58,6 @@ def write_trees(state: TreeState, options: Options, log_probs: Tensor, ids: Tens
     state.depths[slots] = tree.depths.to(torch.int32)
     state.mask[slots] = pack_bits(ancestor_mask(tree.parents, options.levels))
     return tokens
-
-
-def pack_bits(mask: Tensor) -> Tensor:
-    """bool ``[..., W]`` as int32 words ``[..., words]``: bit ``j % 32`` of word ``j // 32``."""
-    width = mask.shape[-1]
-    words = words_of(width)
-    padded = torch.nn.functional.pad(mask, (0, words * WORD - width)).view(*mask.shape[:-1], words, WORD)
-    weights = torch.ones(WORD, dtype=torch.int64, device=mask.device) << torch.arange(WORD, device=mask.device)
-    packed: Tensor = (padded.long() * weights).sum(-1)
-    return packed.to(torch.int32)  # wraps: bit 31 is the sign
-
-
-def unpack_bits(words: Tensor, width: int) -> Tensor:
-    """The inverse of `pack_bits`: bool ``[..., width]``."""
-    local = torch.arange(width, device=words.device)
-    return ((words[..., local // WORD] >> (local % WORD).to(torch.int32)) & 1).bool()
 
 
 def apply_trees(

@@ -7,26 +7,24 @@ A program of its own: a process that interprets kernels cannot compile them.
 
 from __future__ import annotations
 
-import json
-import multiprocessing
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[3]))
+sys.path.insert(0, str(Path(__file__).parents[1]))
 
+import aot
 import triton
 import triton.language as tl
-from triton.backends.compiler import GPUTarget
-from triton.compiler import ASTSource
+from aot import Case
 
-from ddbench.plugins.vllm.kernels import attention, build, moves, positions, topk, walk
+from ddbench.plugins.kernels import topk
+from ddbench.plugins.kernels.bits import words_of
+from ddbench.plugins.kernels.limits import LOWEST_FINITE
+from ddbench.plugins.kernels.topk_launch import SCAN_BLOCK
+from ddbench.plugins.vllm.kernels import attention, build, moves, positions, walk
 from ddbench.plugins.vllm.kernels.attention_launch import tile_of
-from ddbench.plugins.vllm.kernels.ops import LOWEST_FINITE, SCAN_BLOCK
-from ddbench.plugins.vllm.state import words_of
-
-Case = tuple[str, Any, dict[str, str], dict[str, Any], dict[str, int]]
 
 
 def attention_cases(limit: int) -> Iterator[Case]:
@@ -42,6 +40,7 @@ def attention_cases(limit: int) -> Iterator[Case]:
         pointers = dict.fromkeys(("query", "cache", "out"), f"*{kind}") | dict.fromkeys(
             ("partial", "partial_lse"), "*fp32"
         )
+        pointers |= dict.fromkeys(("tokens", "slots"), "i32")
         shape = {"GROUP": group, "HEAD": head, "HEAD_PAD": triton.next_power_of_2(head)}
         for splits in (1, 8) if head == 128 else (8,):
             shares = {"BLOCK_N": tile.n, "SPLITS": splits, "LEAST": 2, "HAS_STATE": True, "ONLY_TREES": False}
@@ -57,7 +56,13 @@ def attention_cases(limit: int) -> Iterator[Case]:
 def other_cases() -> Iterator[Case]:
     for nodes, levels, width in ((1, 1, 1), (15, 15, 15), (63, 15, 63), (127, 16, 127), (127, 15, 4)):
         sizes = {"LEVELS_PAD": triton.next_power_of_2(levels), "WIDTH_PAD": triton.next_power_of_2(width)}
-        tree = {"NODES": nodes, "LEVELS": levels, "WIDTH": width, "WORDS": words_of(nodes + 1), "SPINE": nodes == 63}
+        tree = {
+            "NODES": nodes,
+            "LEVELS": levels,
+            "WIDTH": width,
+            "WORDS": words_of(nodes + 1),
+            "SPINE": int(nodes == 63),
+        }
         lanes = {"LANES": max(32, triton.next_power_of_2(nodes + 1)), "WORST": LOWEST_FINITE}
         types = {"log_probs": "*fp32", "slots": "*i32"}
         yield f"build {nodes} {levels} {width}", build.build, types, sizes | tree | lanes, {"num_warps": 1}
@@ -77,13 +82,13 @@ def other_cases() -> Iterator[Case]:
         for k, vocabulary in ((4, 320), (16, 151_936), (63, 151_936), (127, 151_936)):
             group = 64 if k <= 64 else 32
             types = {"logits": f"*{kind}"} | dict.fromkeys(
-                ("chunk_max", "chunk_sum", "scratch_value", "out_log_prob"), "*fp32"
+                ("chunk_max", "chunk_sum", "scratch_value", "out_value", "out_lse"), "*fp32"
             )
             scan = {"GROUP": group, "BLOCK": SCAN_BLOCK, "BITS": bits}
             yield f"scan {kind} {k}", topk.scan, types, scan, {"num_warps": 8}
             groups = triton.cdiv(vocabulary, group)
             picked = min(k, groups)
-            choose = {"K": k, "K_PAD": triton.next_power_of_2(k), "GROUP": group, "BITS": bits}
+            choose = {"K": k, "K_PAD": triton.next_power_of_2(k), "GROUP": group, "BITS": bits, "RAW": False}
             choose |= {"PICKED": picked, "PICKED_PAD": triton.next_power_of_2(picked)}
             choose["GROUPS_PAD"] = triton.next_power_of_2(groups)
             choose["CHUNKS_PAD"] = triton.next_power_of_2(triton.cdiv(vocabulary, SCAN_BLOCK))
@@ -97,40 +102,8 @@ STRIDES += ("lp_row", "lp_level", "lp_rank", "id_row", "id_level", "id_rank", "e
 STRIDES += ("hidden_row", "stride_block", "stride_head", "stride_slot", "logits_row")
 
 
-def compiled(case: Case, target: GPUTarget) -> int:
-    """Bytes of shared memory of a block of the compiled kernel."""
-    _, kernel, types, constants, launch = case
-    counts = {"tokens", "slots"} if kernel in (attention.attend, attention.merge) else set()
-    number = {*NUMBERS, *STRIDES, *counts}
-    signature, attributes = {}, {}
-    for at, argument in enumerate(kernel.arg_names):
-        if argument in constants:
-            signature[argument] = "constexpr"
-        elif argument in types:
-            signature[argument] = types[argument]
-        else:
-            signature[argument] = "i32" if argument in number else "*i32"
-        if signature[argument].startswith("*") or argument in STRIDES:
-            attributes[(at,)] = [["tt.divisibility", 16]]  # as real launches have them
-    source = ASTSource(fn=kernel, signature=signature, constexprs=constants, attrs=attributes)
-    return int(triton.compile(source, target=target, options=launch).metadata.shared)
-
-
-PLAN: dict[str, Any] = {}  # of this process and its forks
-
-
-def compile_one(index: int) -> int:
-    return compiled(PLAN["cases"][index], PLAN["target"])
-
-
 def main() -> None:
-    target = GPUTarget("cuda", int(sys.argv[1]), 32)
-    cases = [*attention_cases(int(sys.argv[2])), *other_cases()]
-
-    PLAN.update(cases=cases, target=target)
-    with multiprocessing.get_context("fork").Pool() as pool:  # kernels cannot be pickled: a fork has them
-        shared = pool.map(compile_one, range(len(cases)), chunksize=1)
-    sys.stdout.write(json.dumps({case[0]: used for case, used in zip(cases, shared, strict=True)}))
+    aot.main([*attention_cases(int(sys.argv[2])), *other_cases()], NUMBERS, STRIDES)
 
 
 if __name__ == "__main__":

@@ -9,9 +9,10 @@ import torch
 import triton
 from torch import Tensor
 
+from ddbench.plugins.kernels.bits import words_of
+from ddbench.plugins.kernels.device import processors, shared_bytes
 from ddbench.plugins.vllm.kernels.attention import attend, merge
-from ddbench.plugins.vllm.kernels.device import processors, shared_bytes
-from ddbench.plugins.vllm.state import TreeState, words_of
+from ddbench.plugins.vllm.state import TreeState
 
 MOST_SPLITS = 32
 LEAST_POSITIONS = 128  # of a split: below that, joining costs more than it saves

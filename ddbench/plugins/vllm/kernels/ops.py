@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-import math
-import struct
-
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
+from ddbench.plugins.kernels.bits import words_of
+from ddbench.plugins.kernels.limits import MOST_DEPTH, worst_key
+from ddbench.plugins.kernels.topk_launch import candidates
 from ddbench.plugins.vllm.kernels.attention_launch import AttentionWorkspace, tree_attention
 from ddbench.plugins.vllm.kernels.build import build
 from ddbench.plugins.vllm.kernels.kv_table import KVTable
 from ddbench.plugins.vllm.kernels.moves import move_cache, move_hidden
 from ddbench.plugins.vllm.kernels.positions import shift
-from ddbench.plugins.vllm.kernels.topk import choose, scan
 from ddbench.plugins.vllm.kernels.walk import follow
-from ddbench.plugins.vllm.options import MOST_DEPTH, Options
-from ddbench.plugins.vllm.state import TreeState, words_of
+from ddbench.plugins.vllm.options import Options
+from ddbench.plugins.vllm.state import TreeState
 
 __all__ = [
     "AttentionWorkspace",
@@ -33,61 +32,10 @@ __all__ = [
     "write_trees",
 ]
 
-SCAN_BLOCK = 8192  # entries that one program of the scan reads
 HIDDEN_COLUMNS = 1024
 CACHE_COLUMNS = 512
-LOWEST_FINITE = -0x00800001  # key of the lowest score above -inf
 
 cache_table = KVTable.of
-
-
-def candidates(logits: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """As `torch_ops.candidates`; log-probabilities to float32 rounding of the sum, ids exactly."""
-    rows, vocabulary = logits.shape
-    k = min(k, vocabulary)
-    if logits.stride(1) != 1:
-        logits = logits.contiguous()
-    group = 64 if k <= 64 else 32
-    groups, chunks = triton.cdiv(vocabulary, group), triton.cdiv(vocabulary, SCAN_BLOCK)
-    picked = min(k, groups)
-    k_pad, picked_pad = triton.next_power_of_2(k), triton.next_power_of_2(picked)
-    bits = 16 if logits.dtype == torch.bfloat16 else 32
-
-    def new(*shape: int, dtype: torch.dtype = torch.int32) -> Tensor:
-        return torch.empty(shape, dtype=dtype, device=logits.device)
-
-    log_probs, ids = new(rows, k, dtype=torch.float32), new(rows, k)
-    if rows == 0:
-        return log_probs, ids
-    keys, maxima, sums = (
-        new(rows, groups),
-        new(rows, chunks, dtype=torch.float32),
-        new(rows, chunks, dtype=torch.float32),
-    )
-    sizes = (logits.stride(0), vocabulary, groups, chunks)
-    scan[(rows, chunks)](logits, keys, maxima, sums, *sizes, GROUP=group, BLOCK=SCAN_BLOCK, BITS=bits, num_warps=8)
-    choose[(rows,)](
-        logits,
-        keys,
-        maxima,
-        sums,
-        new(rows, picked_pad),
-        new(rows, k_pad, dtype=torch.float32),
-        new(rows, k_pad),
-        log_probs,
-        ids,
-        *sizes,
-        K=k,
-        K_PAD=k_pad,
-        PICKED=picked,
-        PICKED_PAD=picked_pad,
-        GROUP=group,
-        GROUPS_PAD=triton.next_power_of_2(groups),
-        CHUNKS_PAD=triton.next_power_of_2(chunks),
-        BITS=bits,
-        num_warps=8,
-    )
-    return log_probs, ids
 
 
 def write_trees(state: TreeState, options: Options, log_probs: Tensor, ids: Tensor, slots: Tensor) -> Tensor:
@@ -114,23 +62,13 @@ def write_trees(state: TreeState, options: Options, log_probs: Tensor, ids: Tens
         WIDTH=width,
         WORDS=words_of(options.nodes + 1),
         WORST=worst_key(options.min_log_prob),
-        SPINE=options.force_spine,
+        SPINE=int(options.force_spine),
         LANES=max(32, triton.next_power_of_2(options.nodes + 1)),
         LEVELS_PAD=triton.next_power_of_2(levels),
         WIDTH_PAD=triton.next_power_of_2(width),
         num_warps=1,
     )
     return made
-
-
-def worst_key(min_log_prob: float | None) -> int:
-    """Key of the lowest score that is a node: that of the float32 floor, or of the lowest finite number."""
-    if min_log_prob is None or math.isinf(min_log_prob):
-        return LOWEST_FINITE
-    floor = torch.tensor(min_log_prob, dtype=torch.float32).item()
-    if floor == 0.0:
-        return -0x80000000
-    return min(int(struct.unpack("<i", struct.pack("<f", floor))[0]) if math.isfinite(floor) else 0, LOWEST_FINITE)
 
 
 def apply_trees(

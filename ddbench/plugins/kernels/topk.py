@@ -91,8 +91,9 @@ def choose(
     scratch_group,
     scratch_value,
     scratch_id,
-    out_log_prob,
+    out_value,
     out_id,
+    out_lse,
     logits_row,
     vocabulary,
     groups,
@@ -105,8 +106,11 @@ def choose(
     GROUPS_PAD: tl.constexpr,
     CHUNKS_PAD: tl.constexpr,
     BITS: tl.constexpr,
+    RAW: tl.constexpr,
 ):
-    """Grid: (rows,). PICKED groups are read again, min(K, groups)."""
+    """Grid: (rows,). PICKED groups are read again, min(K, groups). RAW gives the entries and their row's log-sum-exp
+    in place of log-probabilities.
+    """
     row = tl.program_id(0).to(tl.int64)
     c = tl.arange(0, CHUNKS_PAD)
     maxima = tl.load(chunk_max + row * chunks + c, mask=c < chunks, other=float("-inf"))
@@ -140,6 +144,9 @@ def choose(
     others_key = tl.expand_dims(mine_key, 1)
     beats = (others_key > mine_key[None, :]) | ((others_key == mine_key[None, :]) & (i[:, None] < i[None, :]))
     rank = tl.sum(beats.to(tl.int32), 0)
-    log_prob = mine - lse
-    tl.store(out_log_prob + row * K + rank, log_prob, mask=inside)
+    if RAW:
+        tl.store(out_lse + row, lse)
+        tl.store(out_value + row * K + rank, mine, mask=inside)
+    else:
+        tl.store(out_value + row * K + rank, mine - lse, mask=inside)
     tl.store(out_id + row * K + rank, own_id, mask=inside)

@@ -1,0 +1,243 @@
+"""What a DDTree server needs of a GPU's memory, computed before it starts from numbers of the configuration.
+
+N is the verify width, B the drafter's block, R the largest captured batch, L the context length. Sizes are those of
+SGLang 0.5.17's and 0.5.23's own allocations (page size 1, multi-head attention), for one rank, in bytes. Not among
+them: the CUDA context and libraries, what kernels need for activations, and the allocator's cut-offs.
+
+Keys and values are sized by tokens, so a verify width costs mostly what is captured with it: logits of R * N rows in
+float32, and index and mask buffers of R * N * L entries. Long contexts make the latter the largest item by far.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from ddbench.errors import ConfigError
+from ddbench.plugins.kernels.bits import words_of
+from ddbench.plugins.sglang.options import Sizes
+
+GIB = 2**30
+EXTRA_POSITIONS = 4  # of a row of the slot table, beside context and windows
+TRITON_SPLITS = 8  # SGLang's --triton-attention-num-kv-splits
+FLASHINFER_WORKSPACE = 512 * 2**20  # of Qwen models, 384 MiB of others
+SAMPLED_ROWS = 256  # entries of a window whose distributions are in memory at a time (`choose.ROWS`)
+MARGIN = 2 * GIB  # of `defaults`: context, libraries, compiled kernels, fragments
+BACKENDS = ("triton", "flashinfer", "fa3")
+
+
+@dataclass(frozen=True)
+class Model:
+    """A model's dimensions. ``kv_element`` bytes a number of the cache, ``element`` of an activation."""
+
+    layers: int
+    heads: int
+    kv_heads: int
+    head_size: int
+    hidden: int
+    intermediate: int
+    vocabulary: int
+    weight_bytes: int
+    element: int = 2
+    kv_element: int = 2
+
+    def layer_kv_bytes(self, ranks: int) -> int:
+        """Keys and values of one token in one layer of one of ``ranks`` tensor-parallel ranks."""
+        return 2 * max(1, self.kv_heads // ranks) * self.head_size * self.kv_element
+
+
+@dataclass(frozen=True)
+class Setup:
+    """A server's sizes.
+
+    Attributes:
+        version: of SGLang.
+        sizes: verify width, block and candidates; of a chain, ``Sizes(B, B, 1)``.
+        requests: most running requests.
+        captured: batch sizes with a graph.
+        context: context length.
+        tokens: of the key-value pool.
+        backend, draft_backend: attention backends of target and drafter.
+        features: the target's layers whose hidden states the drafter reads.
+        ranks: tensor-parallel ranks.
+        chunk: most tokens of one prefill pass.
+    """
+
+    version: str
+    sizes: Sizes
+    requests: int
+    captured: Sequence[int]
+    context: int
+    tokens: int
+    backend: str = "triton"
+    draft_backend: str = "triton"
+    features: int = 5
+    ranks: int = 1
+    chunk: int = 8192
+
+    def __post_init__(self) -> None:
+        for key, value in (("attention_backend", self.backend), ("draft_attention_backend", self.draft_backend)):
+            if value not in BACKENDS:
+                raise ConfigError(key, value, " or ".join(BACKENDS))
+
+    @property
+    def rows(self) -> int:
+        """Largest batch with a graph."""
+        return max(self.captured)
+
+
+def cell_bytes(version: str, target: Model, drafter: Model | None, ranks: int = 1) -> int:
+    """Bytes that SGLang counts for one token of the pool, target and drafter together.
+
+    0.5.17 gives the drafter's layers the size of the target's; 0.5.23 takes the drafter's own geometry.
+
+    Raises ConfigError for another version.
+    """
+    if version not in ("0.5.17", "0.5.23"):
+        raise ConfigError("version", version, "0.5.17 or 0.5.23")
+    cell = target.layers * target.layer_kv_bytes(ranks)
+    if drafter is None:
+        return cell
+    if version == "0.5.17":
+        return -(-cell * (target.layers + drafter.layers) // target.layers)
+    return cell + drafter.layers * drafter.layer_kv_bytes(ranks)
+
+
+def pool_bytes(tokens: int, model: Model, ranks: int = 1) -> int:
+    """Bytes of one model's keys and values for ``tokens`` tokens; slot 0 is one more, for what nobody reads."""
+    return (tokens + 1) * model.layers * model.layer_kv_bytes(ranks)
+
+
+def reserved_tokens(requests: int, sizes: Sizes) -> int:
+    """Tokens of the pool that windows hold: two of each request are under way at a time."""
+    return 2 * requests * sizes.window
+
+
+def most_tokens(context: int, sizes: Sizes) -> int:
+    """Longest prompt and output together that both windows under way still fit after."""
+    return context - 2 * sizes.window
+
+
+def attention_bytes(
+    backend: str, width: int, rows: int, context: int, model: Model, ranks: int, verifies: bool, tree: bool
+) -> int:
+    """Static buffers of a backend's graphs for ``width`` tokens of each of ``rows`` sequences.
+
+    ``verifies``: the model is the target, whose backend owns a verify mask; ``tree``: it has several candidates.
+    """
+    tokens = rows * width
+    if backend == "triton":
+        partial = tokens * (model.heads // ranks) * TRITON_SPLITS * (model.head_size + 1) * 4  # of plain decoding
+        return tokens * context * 8 + partial + tokens * 4 + verifies * tokens * (context + width)
+    if backend == "flashinfer":  # has a mask buffer, read or not
+        return tokens * context * (4 + 1)
+    tables = 4 * rows * context * 4 + 3 * context * 8  # decode, draft, verify and extend
+    if not (verifies and tree):
+        return tables + verifies * tokens * width
+    cascade = 2 * rows * context * 4 + tokens * (width + 3) * 4
+    return tables + cascade + tokens * (context + width)
+
+
+def tables_bytes(requests: int, sizes: Sizes) -> int:
+    """The plug-in's own buffers: `Trees`, two of `Walk`, and `Windows`."""
+    width, block = sizes.verify_width, sizes.block
+    trees = width * (3 * 8 + 2 * 4 + 4 * words_of(width))
+    walk = block * (4 + 8) + 4 + 8 + 8
+    windows = 3 * 8 * block + 2 * 8 * width
+    return requests * (trees + 2 * walk + windows) + 5 * 4
+
+
+def parts(setup: Setup, target: Model, drafter: Model) -> dict[str, int]:
+    """Bytes by what they are for; their sum is what a started server holds."""
+    sizes, rows, ranks = setup.sizes, setup.rows, setup.ranks
+    width, block = sizes.verify_width, sizes.block
+    verified, drafted = rows * width, rows * block
+    sides = ((setup.backend, width, target, True), (setup.draft_backend, block, drafter, False))
+    attention = [
+        attention_bytes(backend, side, rows, setup.context, model, ranks, verifies, sizes.top_k > 1)
+        for backend, side, model, verifies in sides
+    ]
+    workspace = FLASHINFER_WORKSPACE if "flashinfer" in (setup.backend, setup.draft_backend) else 0
+    # Each captured batch size of 0.5.17 keeps its own output of target features; 0.5.23 has one for all.
+    kept = sum(setup.captured) if setup.version == "0.5.17" else rows
+    # One buffer of the larger of both for target and drafter, unless the drafter's is made second and larger.
+    logits = verified if width >= block else verified + drafted
+    return {
+        "weights": target.weight_bytes + drafter.weight_bytes,
+        "kv_target": pool_bytes(setup.tokens, target, ranks),
+        "kv_drafter": pool_bytes(setup.tokens, drafter, ranks),
+        "slot_table": (setup.requests + 1) * (setup.context + EXTRA_POSITIONS + 2 * sizes.window) * 4,
+        "logits": logits * target.vocabulary * 4,
+        "draft_logits": rows * (block - 1) * (target.vocabulary // ranks) * target.element,
+        "attention_target": attention[0],
+        "attention_drafter": attention[1],
+        "attention_workspace": workspace,
+        "inputs": _inputs(rows, width, target) + (0 if width == block else _inputs(rows, block, drafter)),
+        "features": kept * width * setup.features * target.hidden * target.element,
+        "tables": tables_bytes(setup.requests, sizes),
+    }
+
+
+def _inputs(rows: int, width: int, model: Model) -> int:
+    """Static inputs of the graphs of ``width`` tokens a sequence: ids, slots, positions (one and three), embeddings."""
+    tokens = rows * width
+    return tokens * (model.hidden * model.element + 8 + 8 + 8 + 24) + rows * (8 + 8) + (rows + tokens) * width
+
+
+def predicted_gib(setup: Setup, target: Model, drafter: Model) -> float:
+    """GiB of `parts` together."""
+    return sum(parts(setup, target, drafter).values()) / GIB
+
+
+def slack_bytes(setup: Setup, target: Model, drafter: Model) -> int:
+    """What must stay free beside weights and key-value pools: `parts` but those, passes at work, and `MARGIN`.
+
+    A pass at work is estimated by the widest of a prefill chunk's and a verify pass's MLP, and the distributions that
+    sampling sorts; both are upper bounds for dense models.
+    """
+    found = parts(setup, target, drafter)
+    static = sum(size for name, size in found.items() if name not in ("weights", "kv_target", "kv_drafter"))
+    tokens = max(setup.chunk, setup.rows * setup.sizes.verify_width)
+    mlp = tokens * (3 * target.intermediate // setup.ranks + 4 * target.hidden) * target.element
+    taken = tokens * setup.features * target.hidden * target.element  # features of a prefill pass
+    sampling = min(setup.rows * setup.sizes.verify_width, SAMPLED_ROWS) * target.vocabulary * (4 * 4 + 8)
+    return static + mlp + taken + sampling + MARGIN
+
+
+@dataclass(frozen=True)
+class Defaults:
+    """``tokens``: --max-total-tokens, ``fraction``: --mem-fraction-static."""
+
+    tokens: int
+    fraction: float
+
+
+def defaults(setup: Setup, target: Model, drafter: Model, free_bytes: int) -> Defaults:
+    """A pool that holds every request at full length, and the largest fraction that leaves room for all the rest.
+
+    ``setup.tokens`` is not looked at. SGLang gives weights and pool at most ``fraction`` of what was free before.
+
+    Raises ConfigError, which names the widest verify width that fits, where this one does not.
+    """
+    tokens, need = _need(setup, target, drafter)
+    if need > free_bytes:
+        asked, have = need / GIB, free_bytes / GIB
+        allowed = f"needs {asked:.1f} GiB of {have:.1f} GiB free; {_narrower(setup, target, drafter, free_bytes)}"
+        raise ConfigError("speculative_num_draft_tokens", setup.sizes.verify_width, allowed)
+    return Defaults(tokens, int(1000 * (1 - slack_bytes(setup, target, drafter) / free_bytes)) / 1000)
+
+
+def _need(setup: Setup, target: Model, drafter: Model) -> tuple[int, int]:
+    """Tokens of a pool for every request at full length, and bytes of weights, pool and slack."""
+    tokens = setup.requests * (setup.context + 2 * setup.sizes.window)
+    pool = tokens * cell_bytes(setup.version, target, drafter, setup.ranks)
+    return tokens, target.weight_bytes + drafter.weight_bytes + pool + slack_bytes(setup, target, drafter)
+
+
+def _narrower(setup: Setup, target: Model, drafter: Model, free_bytes: int) -> str:
+    sizes = setup.sizes
+    for width in range(sizes.verify_width - 1, 1, -1):
+        smaller = replace(setup, sizes=Sizes(width, sizes.block, min(sizes.top_k, width - 1)))
+        if _need(smaller, target, drafter)[1] <= free_bytes:
+            return f"at this context and batch size at most {width}"
+    return "fewer requests, a shorter context or fewer captured batch sizes are needed"
