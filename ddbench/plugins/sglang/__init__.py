@@ -1,0 +1,1 @@
+"""DDTree for a stock SGLang. Importing this package imports no part of SGLang."""

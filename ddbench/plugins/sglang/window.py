@@ -1,0 +1,51 @@
+"""The verify windows of a batch: what a round reads of a request's state once, and never again."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ddbench.plugins.sglang.options import Sizes
+
+
+class Windows:
+    """Buffers for the rows of a batch, N the verify width and B the drafter's block.
+
+    SGLang tells its scheduler before the target's graph is replayed that the slot table has been read; from then on a
+    row of it may be another request's. So the slots of a round are read here before that, and only here.
+
+    Attributes:
+        block_ids: int64 ``[R, B]``, the root and mask tokens.
+        chain: int64 ``[R, B]``, positions of the block, and of the path once it is accepted.
+        draft_slots: int64 ``[R, B]``, cache slots of these positions.
+        slots: int64 ``[R, N]``, cache slots of the verify window.
+        positions: int64 ``[R, N]``, positions of the tree's entries.
+        host_lens: int32 ``[R]`` on the host, at least the committed lengths.
+    """
+
+    def __init__(self, rows: int, sizes: Sizes, device: torch.device | str) -> None:
+        def table(width: int) -> Tensor:
+            return torch.zeros((rows, width), dtype=torch.int64, device=device)
+
+        self.block_ids, self.chain, self.draft_slots = table(sizes.block), table(sizes.block), table(sizes.block)
+        self.slots, self.positions = table(sizes.verify_width), table(sizes.verify_width)
+        self.host_lens = torch.zeros(rows, dtype=torch.int32)
+
+    def bound(self, batch: Any, draft_input: Any, slack: int) -> Tensor:
+        """At least the committed length of every row, on the host: ``host_lens`` of this batch.
+
+        The host lags a round behind the device, and a round commits ``slack`` tokens at most.
+        """
+        lens = self.host_lens[: len(batch.seq_lens)]
+        reserved = getattr(draft_input, "reserved_seq_lens_cpu", None)  # of 0.5.17
+        if reserved is None:
+            reserved = getattr(draft_input, "nxt_kv_lens_cpu", None)  # the same of 0.5.23
+        if batch.seq_lens_cpu is not None:
+            lens.copy_(batch.seq_lens_cpu).add_(slack)
+        elif reserved is not None:
+            lens.copy_(reserved)
+        else:
+            lens.copy_(batch.seq_lens)  # waits for the device: as SGLang's own last resort
+        return lens

@@ -1,0 +1,172 @@
+"""A round of DDTREE on SGLang 0.5.17."""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from typing import Any
+
+import torch
+from sglang.srt.managers.scheduler import GenerationBatchResult
+from sglang.srt.model_executor.forward_batch_info import CaptureHiddenMode, ForwardBatch, ForwardMode
+from sglang.srt.speculative.dflash_utils import apply_dflash_verify_logits_adjustments
+from sglang.srt.speculative.spec_info import SpeculativeAlgorithm
+from torch import Tensor
+
+from ddbench.plugins.sglang.choose import choose
+from ddbench.plugins.sglang.compat import simulated_length
+from ddbench.plugins.sglang.kernels.buffers import Walk
+from ddbench.plugins.sglang.masks import place_for
+from ddbench.plugins.sglang.options import Sizes
+from ddbench.plugins.sglang.verify_input import verify_input
+from ddbench.plugins.sglang.worker import TreeWorker
+
+
+class DDTreeWorker(TreeWorker):
+    """Draft a block, build and verify a tree of it, keep the path that the target follows."""
+
+    def __init__(self, server_args: Any, gpu_id: int, ps: Any, nccl_port: int, target_worker: Any) -> None:
+        self._set_up(Sizes.of(server_args))
+        drafter = deepcopy(server_args)
+        drafter.override("ddbench.drafter", speculative_num_draft_tokens=self.sizes.block, speculative_eagle_topk=1)
+        vars(drafter).pop("max_speculative_num_draft_tokens", None)  # cached from before
+        super().__init__(drafter, gpu_id, ps, nccl_port, target_worker)
+
+    def forward_batch_generation(self, batch: Any, on_publish: Any = None, grammar_barrier: Any = None) -> Any:
+        """SGLang's entry: prefill and idle batches are a DFlash server's, a batch that decodes is a round."""
+        if batch.forward_mode.is_extend() or batch.is_extend_in_batch or batch.forward_mode.is_idle():
+            return super().forward_batch_generation(batch, on_publish, grammar_barrier)
+        self._check_batch(batch)
+        return self._round(batch, on_publish)
+
+    def _round(self, batch: Any, on_publish: Any) -> Any:
+        assert self.trees is not None
+        assert self.windows is not None
+        sizes, trees, windows, ops = self.sizes, self.trees, self.windows, self.ops
+        rows, seq_lens = len(batch.seq_lens), batch.seq_lens
+        seq_lens.record_stream(torch.cuda.current_stream())
+        draft_input = batch.spec_info
+        slots, draft_slots, chain = windows.slots[:rows], windows.draft_slots[:rows], windows.chain[:rows]
+        ops.prepare(
+            draft_input.bonus_tokens,
+            seq_lens,
+            batch.req_pool_indices,
+            self.model_runner.req_to_token_pool.req_to_token,
+            int(self._mask_token_id),
+            windows.block_ids[:rows],
+            chain,
+            draft_slots,
+            slots,
+        )
+        host_lens = windows.bound(batch, draft_input, sizes.block)
+        self._draft(batch, rows, host_lens)
+        logits_output, in_graph = self._verify(batch, rows, host_lens)
+        sampling = batch.sampling_info
+        if sampling is not None:
+            apply_dflash_verify_logits_adjustments(
+                next_token_logits=logits_output.next_token_logits,
+                sampling_info=sampling,
+                draft_token_num=sizes.verify_width,
+            )
+        choices = self._agreed(choose(logits_output.next_token_logits, sampling, sizes.verify_width), sampling)
+        walk = self._next_walk()
+        ops.walk(trees, choices, seq_lens, walk, self._forced(rows))
+        ops.move_kv(walk, slots, self._table())
+        if self._trace is not None:
+            self._trace.write(batch, trees, walk, in_graph)
+        new_seq_lens = walk.new_seq_lens[:rows]
+        if on_publish is not None:
+            on_publish(new_seq_lens)
+        self._extend_drafter_cache(walk, rows, logits_output.hidden_states)
+        logits_output.hidden_states = None
+        return GenerationBatchResult(
+            logits_output=logits_output,
+            next_token_ids=walk.out_tokens[:rows].reshape(-1),
+            accept_lens=walk.commit_lens[:rows],
+            can_run_cuda_graph=in_graph,
+            next_draft_input=self._make_next_draft_input_decode(
+                bonus_tokens=walk.bonus[:rows], new_seq_lens=new_seq_lens
+            ),
+            speculative_num_draft_tokens=sizes.block,  # of the result's rows, whatever was verified
+            new_seq_lens=new_seq_lens,
+        )
+
+    def _draft(self, batch: Any, rows: int, host_lens: Tensor) -> None:
+        """The drafter's pass over its blocks, and the trees of it: in its graph, or after it where it has none."""
+        assert self.windows is not None
+        assert self.sampler is not None
+        block_ids = self.windows.block_ids[:rows]
+        embeds = self.model_runner.model.get_input_embeddings()(block_ids)
+        forward_batch = ForwardBatch(
+            forward_mode=ForwardMode.TARGET_VERIFY,
+            batch_size=rows,
+            input_ids=block_ids.view(-1),
+            req_pool_indices=batch.req_pool_indices,
+            seq_lens=batch.seq_lens,
+            out_cache_loc=self.windows.draft_slots[:rows].view(-1),
+            seq_lens_sum=int(host_lens.sum()),
+            seq_lens_cpu=host_lens,
+            positions=self.windows.chain[:rows].view(-1),
+            input_embeds=embeds.view(-1, embeds.shape[-1]),
+            spec_algorithm=SpeculativeAlgorithm.DFLASH,
+            spec_info=self._draft_block_spec_info,
+            capture_hidden_mode=CaptureHiddenMode.NULL,
+        )
+        with torch.inference_mode():
+            drafted = self.draft_model_runner.forward(forward_batch)
+            if not (drafted.can_run_graph and self._draft_sampler is not None):
+                self.sampler(drafted.logits_output.hidden_states, block_ids.view(-1))
+
+    def _verify(self, batch: Any, rows: int, host_lens: Tensor) -> tuple[Any, bool]:
+        """The target's pass over the trees: its output, and whether a graph ran."""
+        assert self.trees is not None
+        assert self.windows is not None
+        sizes, trees, windows = self.sizes, self.trees, self.windows
+        positions = windows.positions[:rows]
+        place = place_for(self.model_runner, rows, sizes.verify_width, int(host_lens.sum()), positions.device)
+        place.write(self.ops, trees, batch.seq_lens, positions)
+        told = verify_input(
+            sizes.verify_width,
+            sizes.top_k,
+            place.mask,
+            in_place=place.in_place,
+            draft_token=trees.tokens[:rows].view(-1),
+            positions=positions.view(-1),
+            retrieve_next_token=trees.first_child[:rows],
+            retrieve_next_sibling=trees.next_sibling[:rows],
+            max_tree_depth=sizes.block,
+        )
+        batch.out_cache_loc = windows.slots[:rows].view(-1)
+        lens_cpu, lens_sum = batch.seq_lens_cpu, batch.seq_lens_sum
+        batch.seq_lens_cpu, batch.seq_lens_sum = host_lens.clone(), int(host_lens.sum())
+        forward_batch, _ = told.prepare_for_verify(batch, self.target_worker)
+        batch.seq_lens_cpu, batch.seq_lens_sum = lens_cpu, lens_sum
+        out = self.target_worker.forward_batch_generation(
+            batch=None, forward_batch=forward_batch, is_verify=True, skip_attn_backend_init=True
+        )
+        in_graph = bool(out.can_run_cuda_graph)
+        place.check(in_graph)
+        self._check_first(forward_batch, in_graph)
+        return out.logits_output, in_graph
+
+    def _forced(self, rows: int) -> Tensor | None:
+        """A length of path that SGLANG_SIMULATE_ACC_LEN asks for, whatever the target says: for synthetic timing."""
+        length = simulated_length(self.sizes.block)
+        if length is None:
+            return None
+        return torch.full((rows,), length, dtype=torch.int32, device=self.device)
+
+    def _extend_drafter_cache(self, walk: Walk, rows: int, hidden: Tensor | None) -> None:
+        """Target features of the accepted path into the drafter's cache, at the path's new places."""
+        assert self.windows is not None
+        if hidden is None:
+            raise RuntimeError("ddbench: the verify pass returned no hidden states")
+        gathered = torch.empty((rows * self.sizes.block, hidden.shape[-1]), dtype=hidden.dtype, device=hidden.device)
+        self.ops.gather_rows(walk, hidden, gathered)
+        draft_slots = self.windows.draft_slots[:rows]
+        self._append_target_hidden_to_draft_kv_by_loc(
+            target_hidden=gathered,
+            cache_loc=draft_slots.view(-1),
+            cache_loc_2d=draft_slots,
+            positions=self.windows.chain[:rows].view(-1),
+            commit_lens=walk.commit_lens[:rows],
+        )
