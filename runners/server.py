@@ -1,29 +1,25 @@
-"""An engine server as a child process on loopback: its start, its death and its end."""
+"""An engine server on the loopback of a host, this machine or another: its start, its death and its end."""
 
 from __future__ import annotations
 
 import contextlib
 import http.client
-import os
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import psutil
-
-from runners import engine_log, keeper
+from runners import engine_log
 from runners.base import EngineFailure
+from runners.gpu_locks import lock_names
 from runners.gpu_memory import MemoryGate
-from runners.ports import LOOPBACK, claim_port
+from runners.hosts import Host, HostFailure, LocalHost
+from runners.keeper import LOCKED
+from runners.ports import LOOPBACK
 
 POLL_S = 0.1
 HTTP_TIMEOUT_S = 5.0
-KEEPER_MARGIN_S = 5.0  # what the keeper may need beyond the grace period
-KILL_TIMEOUT_S = 10.0
 RETURN_TIMEOUT_S = 60.0  # for a GPU's memory to come back
 
 
@@ -31,9 +27,10 @@ RETURN_TIMEOUT_S = 60.0  # for a GPU's memory to come back
 class ServerCommand:
     """How to start one engine server. ``{port}`` in an argument becomes the port.
 
-    ``environment`` is laid over this process's own, and a value of None takes a variable away. ``port`` None: any
-    free one. ``gpus`` names the GPUs (NVML index or UUID, see :func:`runners.gpu_memory.visible_gpus`) whose memory
-    must be back after the end. ``name`` is for messages.
+    ``environment`` is laid over that of this process, or of the host's user, and a value of None takes a variable away.
+    ``port`` None: any free one. ``gpus`` names the GPUs (NVML index or UUID, see
+    :func:`runners.gpu_memory.visible_gpus`) whose memory must be back after the end. ``name`` is for messages.
+    ``host``: where it runs; paths in ``argv`` are the host's.
     """
 
     argv: Sequence[str]
@@ -44,6 +41,7 @@ class ServerCommand:
     grace_s: float = 15.0
     gpus: Sequence[int | str] = ()
     name: str = "the engine"
+    host: Host = field(default_factory=LocalHost)
 
 
 @dataclass(frozen=True)
@@ -59,7 +57,9 @@ class Server:
     """A running engine server. Made by :meth:`start`, which returns when it answers; ended by :meth:`stop`.
 
     It runs in a session and process group of its own under :mod:`runners.keeper`, so that none of its processes
-    outlives it or this process, however this process ends. Standard output and standard error go to ``log``.
+    outlives it or this process, however this process ends. Standard output and standard error go to ``log``, here.
+    ``base_url`` is where it answers, seen from here; ``port`` is its own, on its host. Its GPUs are locked there as
+    long as it runs, unless ``host.share_gpus`` says otherwise: another engine that wants one of them does not start.
 
         with Server.start(command, log) as server:
             mark = server.log_mark()
@@ -70,23 +70,21 @@ class Server:
     def __init__(self, command: ServerCommand, log: Path, port: int) -> None:
         """Use :meth:`start`."""
         self.command, self.log, self.port = command, log, port
-        self.base_url = f"http://{LOOPBACK}:{port}"
         self.ready_s: float | None = None  # seconds from the start to the first answer
         self._ending: Ending | None = None
-        self._gate = MemoryGate.before(command.gpus)
+        host = command.host
+        self._gate = MemoryGate.before(command.gpus, host.used_gib)
         self._log_start = log.stat().st_size if log.exists() else 0
         argv = [argument.replace("{port}", str(port)) for argument in command.argv]
-        wrapper = [sys.executable, "-I", str(Path(keeper.__file__)), str(command.grace_s), str(os.getpid())]
-        with log.open("ab") as stream:
-            self._process = subprocess.Popen(
-                [*wrapper, *argv],
-                stdin=subprocess.DEVNULL,
-                stdout=stream,
-                stderr=subprocess.STDOUT,
-                env=_environment(command.environment),
-                start_new_session=True,
-            )
-        self._root = psutil.Process(self._process.pid)
+        locks = lock_names(host, command.gpus)
+        self._process = host.start(argv, env=command.environment, log=log, grace_s=command.grace_s, locks=locks)
+        self._tunnel = contextlib.ExitStack()
+        try:
+            self._door = self._tunnel.enter_context(host.forward(port))  # the port that leads to it, here
+        except BaseException:
+            self._process.stop()
+            raise
+        self.base_url = f"http://{LOOPBACK}:{self._door}"
 
     @classmethod
     def start(cls, command: ServerCommand, log: Path) -> Server:
@@ -96,7 +94,7 @@ class Server:
             ConfigError: ``engine.port`` is taken.
             EngineFailure: it died before it answered, or did not answer in time; it has been ended.
         """
-        server = cls(command, log, claim_port(command.port))
+        server = cls(command, log, command.host.claim_port(command.port))
         try:
             server._wait_until_ready()
         except BaseException:
@@ -106,7 +104,7 @@ class Server:
 
     @property
     def pid(self) -> int:
-        """Root of the server's process tree (its keeper), and the number of its process group."""
+        """Root of the server's process tree (its keeper) on its host, and the number of its process group."""
         return self._process.pid
 
     def alive(self) -> bool:
@@ -118,15 +116,17 @@ class Server:
 
         ``patience_s``: how long it may take to die, for a server whose requests have just failed; returns after that.
         """
-        if patience_s > 0:
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                self._process.wait(patience_s)
-        if not self.alive():
-            raise EngineFailure(self._obituary(f"{self.command.name} died ({describe_exit(self._process.returncode)})"))
+        code = self._process.wait(patience_s) if patience_s > 0 else self._process.poll()
+        if self._process.lost is not None:
+            raise HostFailure(self._obituary(f"{self.command.name} was lost: {self._process.lost}"))
+        if code == LOCKED:
+            raise EngineFailure(self._obituary(f"{self.command.name} got no GPU (host.share_gpus)"), "busy")
+        if code is not None:
+            raise EngineFailure(self._obituary(f"{self.command.name} died ({describe_exit(code)})"))
 
     def healthy(self, timeout_s: float = HTTP_TIMEOUT_S) -> bool:
         """Whether ``GET health`` answers 200 now."""
-        connection = http.client.HTTPConnection(LOOPBACK, self.port, timeout=timeout_s)
+        connection = http.client.HTTPConnection(LOOPBACK, self._door, timeout=timeout_s)
         try:
             connection.request("GET", self.command.health)
             return connection.getresponse().status == 200
@@ -160,12 +160,13 @@ class Server:
         if self._ending is not None:
             return self._ending
         began = time.monotonic()
-        tree = self._tree()
-        self._process.terminate()
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(self.command.grace_s + KEEPER_MARGIN_S)
-        problem = self._bury(tree) or self._gate.wait(RETURN_TIMEOUT_S)
-        self._ending = Ending(self._process.returncode, time.monotonic() - began, problem)
+        problem = self._process.stop()
+        self._tunnel.close()
+        try:
+            problem = problem or self._gate.wait(RETURN_TIMEOUT_S)
+        except HostFailure as failure:
+            problem = f"it is not known whether the memory has come back ({failure})"
+        self._ending = Ending(self._process.poll(), time.monotonic() - began, problem)
         return self._ending
 
     def __enter__(self) -> Server:
@@ -177,52 +178,28 @@ class Server:
     def _wait_until_ready(self) -> None:
         began = time.monotonic()
         while not self.healthy():
-            self.check()
+            self._check_starting()
             if time.monotonic() - began > self.command.start_timeout_s:
                 waited = (
                     f"{self.command.name} did not answer {self.command.health} in {self.command.start_timeout_s:g} s"
                 )
-                raise EngineFailure(self._obituary(waited))
+                last = engine_log.last_lines(engine_log.read_tail(self.log, self._log_start))
+                raise EngineFailure(f"{self._obituary(waited)}; its last lines: {last}", "start")
             time.sleep(POLL_S)
         self.check()
-        if not self._listens():
-            raise EngineFailure(
-                f"another process answers on port {self.port}, not {self.command.name} (see {self.log})"
-            )
+        if not self._process.listens(self.port):
+            said = f"another process answers on port {self.port}, not {self.command.name} (see {self.log})"
+            raise EngineFailure(said, "start")
         self.ready_s = time.monotonic() - began
 
-    def _listens(self) -> bool:
-        """Whether the port belongs to this server, not to one that took it between the choice and the start."""
-        for process in self._tree():
-            with contextlib.suppress(psutil.NoSuchProcess, psutil.AccessDenied):
-                for connection in process.net_connections("inet"):
-                    if connection.status == psutil.CONN_LISTEN and connection.laddr.port == self.port:
-                        return True
-        return False
-
-    def _tree(self) -> list[psutil.Process]:
-        """The server's processes at present, the keeper first."""
+    def _check_starting(self) -> None:
+        """Like :meth:`check`, of a server that has not answered yet."""
         try:
-            return [self._root, *self._root.children(recursive=True)]
-        except psutil.NoSuchProcess:
-            return []
-
-    def _bury(self, tree: list[psutil.Process]) -> str | None:
-        """Kills what is left of tree and group, as when the keeper was itself killed; what stays, in words."""
-        deadline = time.monotonic() + KILL_TIMEOUT_S
-        while True:
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(self.pid, signal.SIGKILL)
-            left = [process for process in tree if _runs(process)]
-            for process in left:
-                with contextlib.suppress(psutil.NoSuchProcess):
-                    process.kill()
-            self._process.poll()
-            if not left:
-                return None
-            if time.monotonic() > deadline:
-                return f"processes {', '.join(str(process.pid) for process in left)} cannot be killed"
-            time.sleep(POLL_S)
+            self.check()
+        except HostFailure:
+            raise
+        except EngineFailure as failure:
+            raise EngineFailure(str(failure), "busy" if failure.kind == "busy" else "start") from None
 
     def _obituary(self, what: str) -> str:
         said = engine_log.cause(engine_log.read_tail(self.log, self._log_start))
@@ -237,15 +214,3 @@ def describe_exit(code: int) -> str:
         return f"signal {-code}, {signal.Signals(-code).name}"
     except ValueError:
         return f"signal {-code}"
-
-
-def _runs(process: psutil.Process) -> bool:
-    try:
-        return bool(process.is_running() and process.status() != psutil.STATUS_ZOMBIE)
-    except psutil.NoSuchProcess:
-        return False
-
-
-def _environment(changes: Mapping[str, str | None]) -> dict[str, str]:
-    merged: dict[str, str | None] = {**os.environ, **changes}
-    return {name: value for name, value in merged.items() if value is not None}

@@ -1,0 +1,90 @@
+"""The model pair: each part present where the engine runs, or to be had there, at its pinned revision."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from ddbench.errors import ConfigError
+from experiments.doctor.findings import Finding
+from experiments.estimate import GIB, cache_bytes_per_token
+from experiments.models import resolve
+from experiments.settings import DrafterSettings, Settings, TargetSettings
+from experiments.shapes import drafter_of
+from experiments.workloads import asset_path
+
+Part = TargetSettings | DrafterSettings
+
+
+def parts(settings: Settings) -> dict[str, Part]:
+    """Target and drafters that the asked strategies need, by role."""
+    found: dict[str, Part] = {"target": settings.model.target}
+    for strategy in settings.sweep.strategy:
+        role, drafter = drafter_of(strategy, settings.model)
+        if drafter is not None:
+            found[role] = drafter
+    return found
+
+
+def travelling(part: Part) -> bool:
+    """Whether a part is a folder here: it is checked here, wherever the engine runs."""
+    return asset_path(part.source).is_dir()
+
+
+def local_findings(settings: Settings, role: str, part: Part, sent: bool) -> Iterator[Finding]:
+    """A part that is a folder here, or random weights made on the spot. ``sent``: the host gets it when it needs it."""
+    what = f"model {role}"
+    if settings.model.kind == "random":
+        yield Finding("ok", what, f"random weights of seed {settings.model.random_seed}, made when they are needed")
+        return
+    try:
+        _, revisions = resolve(settings.model, ["target", role])
+    except ConfigError as error:
+        yield Finding("missing", what, f"{error.key}={error.value!r}", f"needed: {error.allowed}")
+        return
+    folder = asset_path(part.source)
+    way = ", sent to the host when it is needed" if sent else ""
+    yield Finding("ok", what, f"{folder}, {revisions[role]}{way}")
+
+
+def told_finding(role: str, part: Part, told: Mapping[str, Any], on: str) -> Finding:
+    """A part as the host tells of it (:mod:`experiments.doctor.host_script`)."""
+    what, at = f"model {role}", f"{part.source} at {part.revision or 'no pinned revision'}"
+    if told["state"] == "absent":
+        fetch = f"`hf download {part.source}{f' --revision {part.revision}' if part.revision else ''}`"
+        return Finding(
+            "missing", what, f"{at}: not on {on}, nor to be had ({told['why']})", f"{fetch} where there is a net"
+        )
+    if told["state"] == "unknown":
+        return Finding(
+            "note", what, f"{at}: not looked for on {on} ({told['why']})", "make the engine's environment first"
+        )
+    if told["state"] == "folder":
+        return Finding("ok", what, f"{part.source} on {on}")
+    if _commit(part.revision) and not told["revision"].startswith(str(part.revision)):
+        return Finding("wrong", what, f"{at}: {on} has {told['revision']}", "the revision that the model pins")
+    where = f"in the cache of {on}" if told["state"] == "cached" else f"to be downloaded, {told['gib']:.1f} GiB"
+    if part.revision is None:
+        todo = f"model.{role}.revision={told['revision']} pins it"
+        return Finding("note", what, f"{at}: {where}", todo)
+    return Finding("ok", what, f"{at}: {where}")
+
+
+def _commit(revision: str | None) -> bool:
+    """Whether a revision is a commit's hash, and not a branch or a tag."""
+    return revision is not None and re.fullmatch(r"[0-9a-f]{7,64}", revision) is not None
+
+
+def needed_gib(settings: Settings, flags: Mapping[str, Any]) -> float:
+    """Weights of the largest arm and its cache, in GiB: what a card must have free at least."""
+    size = 4 if settings.engine.dtype == "float32" else 2
+    model = settings.model
+    drafters = [part.params for role, part in parts(settings).items() if role != "target"]
+    weights = size * (model.target.params + max(drafters, default=0)) / GIB
+    cache = flags.get("kv_cache_gib")
+    if cache is None:
+        tokens = max(settings.sweep.batch_size) * (settings.load.max_new_tokens + 128)
+        layers = model.target.kv_layers or model.target.layers
+        cache = tokens * cache_bytes_per_token(model.target, layers, size) / GIB
+    return weights + float(cache)

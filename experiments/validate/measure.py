@@ -1,0 +1,172 @@
+"""What a validation run measured, from the folders of its two sweeps: one value a key, or why there is none.
+
+| key | value |
+|---|---|
+| ``cells.<sweep>.failed`` | failed cells of a sweep, ``tiny`` or ``rounds`` |
+| ``backend.<strategy>`` | attention backends that the server's log names, or that our plug-in registered |
+| ``lossless_share.<arm>.batch_<n>`` | as in results.parquet, of the tiny pair |
+| ``largest_gap`` | most by which the autoregressive choice led where an output differs, in nats; 0 if none does |
+| ``acceptance_length.<arm>.batch_<n>`` | ``acceptance_length_unclipped`` of the tiny pair |
+| ``program_gib.<arm>.batch_<n>`` | peak memory less what the dry run's formula gives |
+| ``weights_gib.<arm>``, ``kv_tokens.<arm>`` | as the server says when it has loaded the model and made its cache |
+| ``round_ms.<arm>.batch_<n>`` | ``step_ms``: decode time a round, random weights |
+| ``round_ratio.<tree>.batch_<n>`` | its ``round_ms`` over that of the chain of equal verify width |
+
+An ``<arm>`` is strategy and verify width, ``ddtree_64``; autoregressive decoding has no width.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import yaml
+
+from ddbench import load
+from ddbench.records import Cell
+from experiments.estimate import memory_gib
+from experiments.settings import ModelSettings
+from experiments.validate.verdict import Missing, Value
+
+BACKEND = re.compile(
+    r"Using (?:AttentionBackendEnum\.)?([A-Z][A-Z0-9_]+)(?: attention)? backend|attention_backend='(\w+)'"
+)
+WEIGHTS = re.compile(r"Model loading took ([\d.]+) GiB")
+CACHE = re.compile(r"KV cache size: ([\d,]+) tokens")
+WORDS = {"backend": "its backend", "weights_gib": "what the weights took", "kv_tokens": "the size of its cache"}
+
+
+def arm_of(row: Any) -> str:
+    """``ddtree_64`` of a row of results or cells: strategy and verify width."""
+    drafted = row.depth if pd.isna(row.nodes) else row.nodes
+    return str(row.strategy) if pd.isna(drafted) else f"{row.strategy}_{int(drafted) + 1}"
+
+
+def of_tiny(folder: Path, model: ModelSettings) -> dict[str, Value]:
+    """What the sweep of the tiny pair says."""
+    frames = load(folder)
+    found: dict[str, Value] = {"cells.tiny.failed": _failed(frames.cells)}
+    for row in frames.results.itertuples():
+        name = f"{arm_of(row)}.batch_{row.batch_size}"
+        state = _unmeasured(row)
+        found[f"lossless_share.{name}"] = state or _number(
+            row.lossless_share, "nothing to compare it with was measured"
+        )
+        lengths = _number(row.acceptance_length_unclipped, "no round was counted")
+        found[f"acceptance_length.{name}"] = state or lengths
+    found["largest_gap"] = _largest_gap(frames.ledger)
+    return found | _program(folder, frames.cells, model) | _logs(folder, frames.cells, ("backend",))
+
+
+def of_rounds(folder: Path) -> dict[str, Value]:
+    """What the sweep with random weights says."""
+    frames = load(folder)
+    found: dict[str, Value] = {"cells.rounds.failed": _failed(frames.cells)}
+    for row in frames.results.itertuples():
+        state = _unmeasured(row)
+        if state is None and row.status == "suspect":
+            state = Missing(f"the cell is suspect: {row.reason}")
+        found[f"round_ms.{arm_of(row)}.batch_{row.batch_size}"] = state or _number(row.step_ms, "no round was timed")
+    for key in [key for key in found if key.startswith("round_ms.ddtree_")]:
+        tree, chain = found[key], found.get(key.replace("ddtree", "dflash"), Missing("its chain was not measured"))
+        absent = next((each for each in (tree, chain) if isinstance(each, Missing)), None)
+        ratio = absent if absent is not None else float(tree) / float(chain)  # type: ignore[arg-type]
+        found[key.replace("round_ms", "round_ratio")] = ratio
+    return found | _logs(folder, frames.cells, ("weights_gib", "kv_tokens"))
+
+
+def of_host(facts: dict[str, Any], gpu: int) -> dict[str, Value]:
+    """What the machine says of itself. ``facts`` as a host gives them; ``gpu``: the number of the one that is used."""
+    cards = facts.get("gpus") or []
+    card = next((each for each in cards if each.get("index", 0) == gpu), None)
+    if card is None:
+        return {key: Missing("the host shows no such GPU") for key in ("host.gpu", "host.power_limit_w")}
+    return {
+        "host.gpu": str(card["name"]),
+        "host.power_limit_w": _number(card.get("power_limit_w"), "the driver does not tell its power limit"),
+    }
+
+
+def _failed(cells: pd.DataFrame) -> float:
+    return float((cells["status"] == "failed").sum())
+
+
+def _unmeasured(row: Any) -> Missing | None:
+    return None if row.status in ("ok", "suspect") else Missing(f"{row.status}: {row.reason}")
+
+
+def _number(value: Any, otherwise: str) -> Value:
+    return Missing(otherwise) if value is None or pd.isna(value) else float(value)
+
+
+def _largest_gap(ledger: pd.DataFrame) -> Value:
+    apart = ledger[ledger["divergence"].notna()]
+    if not len(ledger):
+        return Missing("no outputs were compared")
+    if not len(apart):
+        return 0.0
+    unknown = int(apart["gap"].isna().sum())
+    if unknown:
+        return Missing(f"{unknown} of {len(apart)} differences have no gap: the engine told none")
+    return float(apart["gap"].max())
+
+
+def _program(folder: Path, cells: pd.DataFrame, model: ModelSettings) -> dict[str, Value]:
+    """By arm and batch size: peak memory less the formula's, where an engine's memory is its process's own."""
+    found: dict[str, Value] = {}
+    for row in cells.itertuples():
+        key = f"program_gib.{arm_of(row)}.batch_{row.batch_size}"
+        peak = _number(row.peak_memory_gib, "no peak of memory was stored")
+        if isinstance(peak, float):
+            peak -= memory_gib(_cell(folder / "cells" / str(row.cell_id)), model)
+        found[key] = _unmeasured(row) or peak
+    return found
+
+
+def _cell(folder: Path) -> Cell:
+    return Cell.from_dict(yaml.safe_load((folder / "cell.yaml").read_text(encoding="utf-8")))
+
+
+def _logs(folder: Path, cells: pd.DataFrame, kinds: Iterable[str]) -> dict[str, Value]:
+    """What servers wrote when they started: in the log of the first cell of an arm that was measured on them."""
+    texts: dict[tuple[str, str], str] = {}
+    for row in cells.itertuples():
+        log = folder / "cells" / str(row.cell_id) / "server.log"
+        text = log.read_text(encoding="utf-8", errors="replace") if log.is_file() else ""
+        key = (str(row.strategy), arm_of(row))
+        texts[key] = texts.get(key, "") + text
+    found: dict[str, Value] = {}
+    for (strategy, arm), text in texts.items():
+        for kind in kinds:
+            name = strategy if kind == "backend" else arm
+            value = READERS[kind](text)
+            found[f"{kind}.{name}"] = (
+                Missing(f"the server's log does not say {WORDS[kind]}") if value is None else value
+            )
+    return found
+
+
+def backends(log: str) -> str | None:
+    """The attention backends named in a log, each once, in the order of their first mention."""
+    named = [first or second for first, second in BACKEND.findall(log)]
+    return ", ".join(dict.fromkeys(named)) or None
+
+
+def weights_gib(log: str) -> float | None:
+    found = WEIGHTS.search(log)
+    return float(found[1]) if found else None
+
+
+def kv_tokens(log: str) -> float | None:
+    found = CACHE.search(log)
+    return float(found[1].replace(",", "")) if found else None
+
+
+READERS: dict[str, Callable[[str], str | float | None]] = {
+    "backend": backends,
+    "weights_gib": weights_gib,
+    "kv_tokens": kv_tokens,
+}

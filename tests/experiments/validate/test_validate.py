@@ -1,0 +1,100 @@
+"""A real validation of the reference engine, as small as it can be, and planted predictions that must fail."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from hydra import compose, initialize_config_dir
+from omegaconf import OmegaConf
+
+from ddbench.__main__ import conf_folder
+from ddbench.errors import ConfigError
+from experiments.settings import ModelSettings
+from experiments.typed import build
+from experiments.validate import measure
+from experiments.validate.predictions import Prediction
+from experiments.validate.run import run
+from experiments.validate.verdict import Run, judge, verdict
+
+SMALL = ("validate.prompts=3", "validate.new_tokens=12", "load.warmup_tokens=2", "engine.threads=1")
+
+
+@pytest.fixture(scope="module")
+def line(make_command_line: Callable[[], Any]) -> Any:
+    return make_command_line()
+
+
+def validate(line: Any, *more: str) -> Any:
+    return line.bare("experiment=pro6000_validate", f"output_dir={line.folder / 'out'}", "run_id=a", *SMALL, *more)
+
+
+@pytest.fixture(scope="module")
+def small(line: Any) -> Any:
+    return validate(line)
+
+
+def lines(ended: Any) -> dict[str, dict[str, Any]]:
+    evidence = json.loads(Path(ended.summary["evidence"]).read_text())
+    return {each["key"]: each for each in evidence["lines"]}
+
+
+def test_too_few_prompts_are_no_pass(small: Any) -> None:
+    assert small.code == 1, small.err
+    assert small.summary["verdict"] == "incomplete"
+    assert small.summary["lines"] == {"pass": 8, "fail": 0, "not checked": 2}
+    found = lines(small)
+    for key, each in found.items():
+        assert each["state"] == ("not checked" if key.startswith("acceptance_length") else "pass"), each
+    assert found["acceptance_length.ddtree_64.batch_8"]["reason"] == "predicted for 144 prompts, measured on 3"
+    assert found["lossless_share.ddtree_64.batch_8"]["measured"] == 1.0
+    assert 0.3 < found["program_gib.autoregressive.batch_8"]["measured"] < 0.9
+    assert "not checked  acceptance_length.dflash_16.batch_8" in small.out
+
+
+def test_the_evidence_file_has_what_every_evidence_has(small: Any) -> None:
+    evidence = json.loads(Path(small.summary["evidence"]).read_text())
+    for key in ("command", "date", "gpu", "driver", "versions", "measured", "notes"):
+        assert key in evidence
+    assert evidence["measured"]["cells.tiny.failed"] == 0.0
+    assert evidence["command"].startswith("python -m ddbench experiment=pro6000_validate")
+
+
+def test_planted_predictions_fail(small: Any) -> None:
+    """The same cells against predictions that are wrong: what was measured is what is judged."""
+    model = build(ModelSettings, yaml.safe_load((conf_folder() / "model" / "tiny.yaml").read_text()), "model")
+    measured = measure.of_tiny(Path(small.summary["run"]) / "tiny", model)
+    planted = [
+        Prediction("lossless_share.dflash_16.batch_8", "planted", low=0.4, high=0.5),
+        Prediction("acceptance_length.ddtree_64.batch_8", "planted", low=1.0, high=16.0),
+        Prediction("acceptance_length.dflash_16.batch_8", "planted", high=0.9),
+        Prediction("program_gib.autoregressive.batch_8", "planted", low=3.0),
+    ]
+    lines = judge(planted, measured, Run("reference", 3, 12))
+    assert [line.state for line in lines] == ["fail", "pass", "fail", "fail"]
+    assert lines[0].reason == "1 is above 0.5"
+    assert verdict(lines) == "fail"
+
+
+@pytest.mark.parametrize(
+    ("overrides", "said"),
+    [
+        (["engine=sglang", "engine.device=cpu"], "something was predicted for, not sglang on a CPU"),
+        (["validate.parts=[tiny,speed]"], "some of host, tiny, rounds"),
+        (["validate.prompts=0"], "validate.prompts=0"),
+        (["validate.machine=b200"], "validate.machine='b200'"),
+        (["model=tiny_untrained"], "model='tiny_untrained': tiny"),
+        (["engine.device=cuda:7"], "engine.device='cuda:7'"),
+    ],
+)
+def test_what_cannot_be_validated_is_refused(overrides: list[str], said: str, tmp_path: Path) -> None:
+    with initialize_config_dir(str(conf_folder()), version_base="1.3"):
+        config = compose("config", ["experiment=pro6000_validate", f"output_dir={tmp_path / 'out'}", *overrides])
+    with pytest.raises(ConfigError) as error:
+        run(OmegaConf.to_container(config, resolve=True), "id")
+    assert said in str(error.value)
+    assert not (tmp_path / "out").exists()
