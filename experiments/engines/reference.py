@@ -1,4 +1,4 @@
-"""The built-in engine, and one that ddbench cannot run yet."""
+"""The built-in engine."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 from ddbench.errors import ConfigError
 from ddbench.records import Arm
 from experiments.engines.base import Engine, Shapes
+from experiments.hosts import reached
 from experiments.settings import Settings
 from experiments.shapes import Shape
 from runners.base import Runner, ServerOptions, ServerSpec
@@ -20,12 +21,13 @@ class ReferenceEngine:
     server_per_arm = False
 
     def version(self, settings: Settings) -> str:
-        return engine_version()
+        reached(settings.host)
+        return engine_version(settings.host)
 
     def refuse_all(self, settings: Settings) -> str | None:
         if settings.load.kind == "open":
             return "the reference engine runs a closed loop only"
-        return unsupported(host_kind=settings.host.kind, attention=settings.model.target.attention)
+        return unsupported(attention=settings.model.target.attention)
 
     def flags(self, settings: Settings, shapes: Shapes) -> dict[str, Any]:
         return dict(settings.engine.flags)
@@ -49,18 +51,4 @@ class ReferenceEngine:
         return ReferenceRunner(spec)
 
 
-class MissingEngine(ReferenceEngine):
-    """An engine without a runner: all its cells are unsupported, and nothing is started."""
-
-    def version(self, settings: Settings) -> str:
-        return "unknown"
-
-    def refuse_all(self, settings: Settings) -> str | None:
-        return f"this version of ddbench has no runner for {settings.engine.name} yet"
-
-    def runner(self, spec: ServerSpec) -> Runner:
-        raise AssertionError("nothing is run on an engine that is missing")
-
-
 REFERENCE: Engine = ReferenceEngine()
-MISSING: Engine = MissingEngine()

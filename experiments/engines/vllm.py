@@ -10,6 +10,7 @@ from ddbench.plugins.vllm.options import MOST_NODES
 from ddbench.records import Arm
 from experiments.engines.base import Engine, Shapes
 from experiments.estimate import cache_bytes_per_token
+from experiments.hosts import reached
 from experiments.settings import Settings
 from experiments.shapes import Shape
 from experiments.typed import build
@@ -30,10 +31,10 @@ class VllmEngine:
         engine = settings.engine
         if engine.url is not None:
             return f"vllm {attached.version_at(engine.url)}"
-        return probe.probe(engine.python, engine.device).described
+        return probe.probe(engine.python, engine.device, host=reached(settings.host)).described
 
     def refuse_all(self, settings: Settings) -> str | None:
-        return refusals.refuse_all(settings.host.kind)
+        return None
 
     def flags(self, settings: Settings, shapes: Shapes) -> dict[str, Any]:
         engine, model = settings.engine, settings.model

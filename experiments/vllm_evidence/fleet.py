@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import signal
-import subprocess
 import time
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Any
+from typing import Any
 
+from experiments.evidence.child import Child
 from experiments.vllm_evidence.arms import Arm, Pair, arguments
 from runners.base import EngineFailure
 
@@ -26,42 +23,18 @@ ENVIRONMENT = {
 }
 
 
-class Engine:
+class Engine(Child):
     """A running `engine.py`."""
 
-    def __init__(self, arm: Arm, process: subprocess.Popen[str], log: Path) -> None:
-        self.arm, self.log, self.facts = arm, log, dict[str, Any]()
-        self._process = process
-
-    def ask(self, **request: Any) -> dict[str, Any]:
-        """Sends a request and waits for its answer. Raises EngineFailure when the engine is gone."""
-        assert self._process.stdin is not None
-        with suppress(BrokenPipeError):  # the answer will say why
-            self._process.stdin.write(json.dumps(request) + "\n")
-            self._process.stdin.flush()
-        return self.answer()
-
-    def answer(self) -> dict[str, Any]:
-        stream: IO[str] | None = self._process.stdout
-        assert stream is not None
-        line = stream.readline()
-        if not line:
-            self._process.wait()
-            last = self.log.read_text(errors="replace").strip().splitlines()[-30:]
-            raise EngineFailure(f"{self.arm.name}: exit {self._process.returncode}; log {self.log}\n" + "\n".join(last))
-        answer: dict[str, Any] = json.loads(line)
-        return answer
+    def __init__(self, arm: Arm, argv: Sequence[str], environment: Mapping[str, str], log: Path) -> None:
+        super().__init__(arm.name, argv, environment, log)
+        self.arm, self.facts = arm, dict[str, Any]()
 
     @property
     def loaded_gib(self) -> float | None:
         """GiB that target and drafter took when they were loaded, as the engine's log says."""
-        found = re.search(r"Model loading took ([\d.]+) GiB", self.log.read_text(errors="replace"))
+        found = re.search(r"Model loading took ([\d.]+) GiB", self.log_text())
         return float(found[1]) if found else None
-
-    def end(self) -> None:
-        with suppress(ProcessLookupError):
-            os.killpg(self._process.pid, signal.SIGKILL)
-        self._process.wait()
 
 
 class Fleet:
@@ -88,16 +61,8 @@ class Fleet:
             own = {"CUDA_VISIBLE_DEVICES": str(gpu)} | ({} if arm.stock else {"VLLM_USE_V2_MODEL_RUNNER": "0"})
             if arm.in_process:
                 own["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
-            process = subprocess.Popen(
-                [self._python, str(ENGINE), json.dumps({"llm": settings})],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=log.open("w"),
-                text=True,
-                env=os.environ | ENVIRONMENT | own,
-                start_new_session=True,
-            )
-            self._made.append(Engine(arm, process, log))
+            argv = [self._python, str(ENGINE), json.dumps({"llm": settings})]
+            self._made.append(Engine(arm, argv, ENVIRONMENT | own, log))
         for engine in self._made:
             try:
                 engine.facts = engine.answer()

@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ddbench.plugins.vllm.memory import Layers, kv_tokens
-from experiments.vllm_evidence.arms import Arm, Pair
-from experiments.vllm_evidence.dummy_models import (
+from experiments.evidence.dummy_models import (
     DRAFT_LAYERS,
     HEAD,
     KV_HEADS,
@@ -19,8 +18,10 @@ from experiments.vllm_evidence.dummy_models import (
     drafter_parameters,
     target_parameters,
 )
+from experiments.evidence.timing import interleaved, repeats_for, spread
+from experiments.vllm_evidence.arms import Arm, Pair
 from experiments.vllm_evidence.fleet import Engine, Fleet
-from experiments.vllm_evidence.timing import interleaved, repeats_for, round_ms, spread
+from experiments.vllm_evidence.timing import round_ms
 
 BATCHES = [1, 4, 8, 16, 32]
 LARGE = [64]  # a shard of its own: it needs a larger cache, and takes as long as all others

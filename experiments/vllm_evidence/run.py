@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import Any
 
 from ddbench.errors import ConfigError
+from experiments.evidence.dummy_models import write_dummy_pair
+from experiments.evidence.reference import decode_all
 from experiments.progress import say
 from experiments.vllm_evidence import rounds, tiny
-from experiments.vllm_evidence.dummy_models import write_dummy_pair
 from experiments.vllm_evidence.merge import merge
-from experiments.vllm_evidence.reference import decode_all
 from experiments.workloads import asset_path, read_prompts
 from runners.machine import machine_facts
 

@@ -1,23 +1,16 @@
-"""Round times and speeds: medians over interleaved repeats, with the range that a reader needs to judge them."""
+"""What one measurement of an engine gives: a round time, a speed, and what vLLM's counters say of acceptance."""
 
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
 from typing import Any
 
 from experiments.vllm_evidence.fleet import Engine
 from runners.base import EngineFailure
-from runners.vllm.metrics import SpecCounters
+from runners.counts import SpecCounters
 
 ROUNDS = 30
 FIRST = 6  # steps that are not counted
-MOST_REPEATS, REPEAT_S = 7, 25.0  # repeats of a batch size: as many as that many seconds allow, 3 at least
-
-
-def interleaved(names: Sequence[str], repeats: int) -> list[list[str]]:
-    """Orders of measurement: forwards, backwards, forwards ... (ABBA), so that a drift falls on all alike."""
-    return [list(names) if turn % 2 == 0 else list(reversed(names)) for turn in range(repeats)]
 
 
 def round_ms(engine: Engine, prompts: list[list[int]]) -> float:
@@ -34,25 +27,6 @@ def round_ms(engine: Engine, prompts: list[list[int]]) -> float:
             f"{engine.arm.name}: never ran all of {len(prompts)} sequences in one step; cache too small?"
         )
     return 1000 * statistics.median(steps)
-
-
-def spread(values: Sequence[float]) -> dict[str, float]:
-    """Median, range and quartiles (medians of the halves) of a few repeats."""
-    ordered = sorted(values)
-    middle = [statistics.median(half) for half in (ordered[: (len(ordered) + 1) // 2], ordered[len(ordered) // 2 :])]
-    return {
-        "median": round(statistics.median(values), 4),
-        "low": round(ordered[0], 4),
-        "high": round(ordered[-1], 4),
-        "q1": round(middle[0], 4),
-        "q3": round(middle[1], 4),
-        "n": len(values),
-    }
-
-
-def repeats_for(seconds: float) -> int:
-    """Repeats of a turn over all arms that takes ``seconds``: fewer of long ones, 3 to MOST_REPEATS."""
-    return max(3, min(MOST_REPEATS, int(REPEAT_S / max(seconds, 1e-3))))
 
 
 def tokens_per_s(engine: Engine, prompts: list[list[int]], in_flight: int, length: int) -> tuple[float, dict[str, Any]]:

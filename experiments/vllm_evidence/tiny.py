@@ -7,12 +7,14 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+from experiments.evidence.chi_square import two_samples
+from experiments.evidence.identity import identity_share, summary
+from experiments.evidence.reference import decode_all
+from experiments.evidence.timing import interleaved, spread
 from experiments.vllm_evidence.arms import Arm, Pair
-from experiments.vllm_evidence.chi_square import two_samples
 from experiments.vllm_evidence.fleet import Engine, Fleet
-from experiments.vllm_evidence.identity import identity_share, ledger, summary
-from experiments.vllm_evidence.reference import decode_all
-from experiments.vllm_evidence.timing import acceptance_length, histogram, interleaved, spread, tokens_per_s
+from experiments.vllm_evidence.identity import ledger
+from experiments.vllm_evidence.timing import acceptance_length, histogram, tokens_per_s
 
 BATCHES = [1, 8, 32]
 AR, CHAIN, TREE = Arm("autoregressive"), Arm("dflash", 15), Arm("ddtree", 63, {})

@@ -49,6 +49,7 @@ def build(arm: Arm, model: ModelFiles, machine: Machine, batch_sizes: Iterable[i
     drafted = drafted_tokens(arm, model)
     argv = [machine.python, "-m", "vllm.entrypoints.openai.api_server", "--host", "127.0.0.1", "--port", "{port}"]
     argv += ["--model", model.target, *_revision(model.target_revision), "--served-model-name", SERVED_NAME]
+    argv += ["--load-format", "safetensors", *(["--trust-remote-code"] if model.trust_remote_code else [])]
     argv += ["--dtype", machine.dtype, "--seed", "0", "--generation-config", "vllm"]
     argv += ["--disable-uvicorn-access-log", "--enable-prompt-tokens-details"]
     argv += _sizes(flags) + _switches(flags) + _attention(arm, flags, cpu) + _graphs(flags, drafted, batch_sizes)

@@ -11,93 +11,22 @@ of two requests a cut-off token belongs may not be.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 
 from runners import tables
 from runners.client import Completion
 from runners.completions import Speculation
-from runners.vllm.metrics import SpecCounters
-
-
-@dataclass(frozen=True)
-class RoundCount:
-    """One verify round; ``drafted`` None where the server does not say it."""
-
-    drafted: int | None
-    accepted: int
-    accepted_raw: int
-    emitted: int
-
-
-@dataclass(frozen=True)
-class RequestCounts:
-    """Counts of one request as ``requests.parquet`` has them. ``by_round`` None: only the sums are known."""
-
-    rounds: int = 0
-    drafted: int = 0
-    accepted: int = 0
-    accepted_raw: int = 0
-    histogram: tuple[int, ...] = ()
-    by_round: tuple[RoundCount, ...] | None = ()
-    plain_steps: int = 0  # decode steps without a draft
-
-
-@dataclass(frozen=True)
-class Tally:
-    """Counts of a cell's requests, in their order. ``guessed``: requests whose cut-off tokens were dealt to them."""
-
-    requests: tuple[RequestCounts, ...]
-    source: str
-    guessed: int = 0
-
-    @property
-    def sums(self) -> SpecCounters:
-        rounds, drafted, raw = (
-            sum(getattr(each, name) for each in self.requests) for name in ("rounds", "drafted", "accepted_raw")
-        )
-        return SpecCounters(rounds, drafted, raw)
+from runners.counts import RequestCounts, RoundCount, SpecCounters, Tally, told
 
 
 def tally(completions: Sequence[Completion], drafted: int, totals: SpecCounters) -> Tally:
     """Counts of the requests of a cell. ``drafted``: tokens of a draft, 0 for autoregressive decoding."""
     if not drafted:
         return Tally(tuple(RequestCounts() for _ in completions), "no speculation")
-    told = [each.speculation for each in completions]
-    if any(told):
-        counts = tuple(_told(each, each.speculation or Speculation(0, 0, 0, ())) for each in completions)
+    said = [each.speculation for each in completions]
+    if any(said):
+        counts = tuple(told(each, each.speculation or Speculation(0, 0, 0, ())) for each in completions)
         return Tally(counts, "per-request metrics of the responses")
     return from_chunks(completions, drafted, totals)
-
-
-def _told(completion: Completion, said: Speculation) -> RequestCounts:
-    """The engine's own counts, and what of them the output kept."""
-    emitted = max(len(completion.token_ids) - 1, 0)
-    excess = said.rounds + said.accepted - emitted  # tokens cut off, less those of steps without a draft
-    steps = len(completion.chunk_tokens) - 1
-    plain = max(steps - said.rounds, -excess, 0) if emitted else 0
-    cut = max(excess + plain, 0)
-    return RequestCounts(
-        rounds=said.rounds,
-        drafted=said.drafted,
-        accepted=said.accepted - max(cut - 1, 0),
-        accepted_raw=said.accepted,
-        histogram=_trimmed(said.histogram),
-        by_round=_rounds_told(said, cut) if plain == 0 else None,
-        plain_steps=plain,
-    )
-
-
-def _rounds_told(said: Speculation, cut: int) -> tuple[RoundCount, ...] | None:
-    accepted, drafted = said.accepted_by_round, said.drafted_by_round
-    if said.rounds == 0:
-        return ()
-    if accepted is None or drafted is None:
-        return None
-    rounds = [RoundCount(d, a, a, a + 1) for a, d in zip(accepted, drafted, strict=True)]
-    last = rounds[-1]
-    emitted = last.emitted - cut
-    rounds[-1] = replace(last, emitted=emitted, accepted=min(last.accepted_raw, emitted))
-    return tuple(rounds)
 
 
 def from_chunks(completions: Sequence[Completion], drafted: int, totals: SpecCounters) -> Tally:
@@ -142,8 +71,3 @@ def _chunked(chunks: Sequence[int], last_raw: int, drafted: int) -> RequestCount
         histogram=tuple(tables.histogram([each.accepted_raw for each in rounds])),
         by_round=tuple(rounds),
     )
-
-
-def _trimmed(histogram: Sequence[int]) -> tuple[int, ...]:
-    length = max((index + 1 for index, count in enumerate(histogram) if count), default=0)
-    return tuple(histogram[:length])

@@ -10,49 +10,15 @@ import re
 import time
 import urllib.request
 from collections import defaultdict
-from dataclasses import dataclass
-from itertools import pairwise
 
 from runners.base import EngineFailure
+from runners.counts import SpecCounters
 
 PREFIX = "vllm:spec_decode_num_"
 TIMEOUT_S = 10.0
 SETTLE_S = 0.15  # the last step's counts may come after its last token
 _LINE = re.compile(r"^(?P<name>[\w:]+)(?:\{(?P<labels>[^}]*)\})?\s+(?P<value>\S+)")
 _POSITION = re.compile(r'position="(\d+)"')
-
-
-@dataclass(frozen=True)
-class SpecCounters:
-    """Sums over all requests: verify rounds with a draft, drafted tokens, accepted ones, and by position.
-
-    ``by_position[i]``: rounds that accepted more than i drafted tokens.
-    """
-
-    drafts: int = 0
-    drafted: int = 0
-    accepted: int = 0
-    by_position: tuple[int, ...] = ()
-
-    def since(self, earlier: SpecCounters) -> SpecCounters:
-        """What was counted since ``earlier``."""
-        width = max(len(self.by_position), len(earlier.by_position))
-        before, after = ((*each, *(0,) * (width - len(each))) for each in (earlier.by_position, self.by_position))
-        return SpecCounters(
-            self.drafts - earlier.drafts,
-            self.drafted - earlier.drafted,
-            self.accepted - earlier.accepted,
-            tuple(b - a for a, b in zip(before, after, strict=True)),
-        )
-
-    @property
-    def histogram(self) -> list[int]:
-        """[a] = rounds that accepted exactly a drafted tokens, without zeros at the end."""
-        reached = [self.drafts, *self.by_position, 0]
-        counts = [here - further for here, further in pairwise(reached)]
-        while counts and counts[-1] == 0:
-            counts.pop()
-        return counts
 
 
 def parse(text: str) -> SpecCounters:

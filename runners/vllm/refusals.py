@@ -32,11 +32,6 @@ class Asked:
     flags: dict[str, Any]  # resolved, see runners.vllm.flags
 
 
-def refuse_all(host_kind: str) -> str | None:
-    """Why nothing can be run on a host; None if it can."""
-    return None if host_kind == "local" else "the vLLM runner works on the local host only in this version"
-
-
 def refuse(asked: Asked) -> str | None:
     """Why vLLM cannot run an arm; None if it can."""
     if asked.strategy == "dflash":

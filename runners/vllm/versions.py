@@ -36,7 +36,7 @@ def parsed(version: str) -> tuple[int, ...]:
 
 
 def capabilities(version: str, probed: Mapping[str, Any] | None = None) -> Capabilities:
-    """By what the installed files show (``probed``, see :mod:`runners.vllm.probe_script`), else by the version."""
+    """By what the installed files show (``probed``, see :mod:`runners.probe_script`), else by the version."""
     shown = (probed or {}).get("per_request_metrics")
     return Capabilities(parsed(version) >= _PER_REQUEST_METRICS if shown is None else bool(shown))
 

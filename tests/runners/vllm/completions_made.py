@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from runners.client import Completion
 from runners.completions import Speculation, TokenRequest
-from runners.vllm.metrics import SpecCounters
+from runners.counts import SpecCounters
 
 
 def completion(accepted: Sequence[int], cut: int = 0, drafted: int | None = None) -> Completion:

@@ -8,7 +8,7 @@ from pathlib import Path
 import ddbench
 from ddbench.records import Arm, Cell
 from runners.base import ModelFiles, Prompt, ServerOptions, ServerSpec
-from runners.vllm.probe_script import plugin_hash
+from runners.probe_script import plugin_hash
 
 ROOT = Path(ddbench.__file__).parent
 TOKENS = 6
@@ -19,7 +19,9 @@ import http.server, json, os, sys, time
 
 FACTS = {{"python": "3.11", "version": "0.32.0", "torch": "2.13.0", "per_request_metrics": True,
           "plugin": {{"entry_point": True, "hash": {plugin!r}}}}}
-if sys.argv[1].endswith("probe_script.py"):
+if sys.argv[1] == "-c":
+    sys.exit()
+if sys.argv[1] == "-" or sys.argv[1].endswith("probe_script.py"):  # the script itself comes over standard input
     print(json.dumps(FACTS))
     sys.exit()
 

@@ -9,8 +9,8 @@ from completions_made import completion, counters
 from hypothesis import given
 from hypothesis import strategies as st
 
+from runners.counts import SpecCounters
 from runners.vllm.counts import deal, tally
-from runners.vllm.metrics import SpecCounters
 
 DRAFTED = 7
 rounds_of_a_request = st.lists(st.integers(0, DRAFTED), min_size=1, max_size=6)

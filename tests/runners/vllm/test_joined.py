@@ -10,10 +10,10 @@ from completions_made import completion, counters
 
 from runners.client import Completion, _Stream
 from runners.completions import TokenRequest
+from runners.counts import SpecCounters
+from runners.joined import Joined, find_joined
+from runners.judge import Expected, judge
 from runners.vllm.counts import tally
-from runners.vllm.joined import Joined, find_joined
-from runners.vllm.judge import Expected, judge
-from runners.vllm.metrics import SpecCounters
 
 NO_DRAFTS = SpecCounters()
 PLAIN = completion([0] * 49)  # 50 tokens, each an event

@@ -6,10 +6,10 @@ import pytest
 from completions_made import completion, counters
 
 from runners.base import EngineFailure
+from runners.counts import SpecCounters
+from runners.judge import Expected, judge
 from runners.vllm import plugin_log
 from runners.vllm.counts import tally
-from runners.vllm.judge import Expected, judge
-from runners.vllm.metrics import SpecCounters
 
 ROUNDS = [[0, 3, 7], [2, 2]]
 TRUTH = counters(ROUNDS, 7)

@@ -2,7 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from runners.vllm.metrics import SpecCounters, parse
+from runners.counts import SpecCounters
+from runners.vllm.metrics import parse
 
 PAGE = """\
 # HELP vllm:spec_decode_num_drafts_total Number of spec decoding drafts.

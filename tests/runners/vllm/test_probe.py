@@ -8,10 +8,12 @@ from pathlib import Path
 import pytest
 
 from ddbench.errors import ConfigError
-from runners.vllm import probe_script
-from runners.vllm.devices import gpus_of
-from runners.vllm.probe import Environment, check_plugin, find_python, probe
-from runners.vllm.rows import request_seed
+from runners import probe_script
+from runners.devices import gpus_of
+from runners.environments import find_python
+from runners.hosts import LocalHost
+from runners.rows import request_seed
+from runners.vllm.probe import Environment, check_plugin, probe
 from runners.vllm.versions import capabilities, cpu_fault, parsed, too_old, untried
 
 
@@ -46,13 +48,13 @@ def test_old_versions_are_refused(tmp_path: Path) -> None:
 def test_without_an_environment_the_command_that_makes_one_is_named(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr("runners.vllm.probe.ROOT", tmp_path)
+    monkeypatch.setattr("runners.environments.ROOT", tmp_path)
     with pytest.raises(ConfigError, match=r"experiment=bootstrap engine=vllm engine\.device=cpu"):
-        find_python(None, "cpu")
+        find_python(LocalHost(), "vllm", "cpu", None)
     made = tmp_path / ".venvs" / "vllm" / "bin" / "python"
     made.parent.mkdir(parents=True)
     made.touch()
-    assert find_python(None, "cuda:1") == str(made)
+    assert find_python(LocalHost(), "vllm", "cuda:1", None) == str(made)
 
 
 def environment(plugin: object) -> Environment:
@@ -64,7 +66,7 @@ def test_the_plug_in_must_be_this_one() -> None:
 
     ours = probe_script.plugin_hash(Path(ddbench.__file__).parent)
     check_plugin(environment({"entry_point": True, "hash": ours}))
-    with pytest.raises(ConfigError, match=r"another version of ddbench .* pip install --no-deps"):
+    with pytest.raises(ConfigError, match=r"another version of ddbench .* experiment=bootstrap engine=vllm"):
         check_plugin(environment({"entry_point": True, "hash": "0" * 16}))
     for plugin in (None, {"entry_point": False, "hash": ours}):
         with pytest.raises(ConfigError, match="no ddbench is installed there"):

@@ -10,11 +10,11 @@ from completions_made import completion
 
 from ddbench.records import Cell
 from runners.base import Prompt
+from runners.counts import SpecCounters
 from runners.load import LoadResult
 from runners.prompts import Tokenized
+from runners.rows import request_rows, request_seed, requests_of
 from runners.vllm.counts import tally
-from runners.vllm.metrics import SpecCounters
-from runners.vllm.rows import request_rows, request_seed, requests_of
 
 ITEMS = [Tokenized(Prompt(name, "data", "code", ("text",)), (1, 2)) for name in ("a", "b")]
 CELL = Cell(arm("autoregressive"), "w", "h", 1, 8, 5, 0.8, 0.9, 20, 7, 2, 0)

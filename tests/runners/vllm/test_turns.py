@@ -12,7 +12,7 @@ from stand_in import TOKENS, cell, spec, write_stand_in
 
 from ddbench.errors import ConfigError
 from runners.base import CellJob, Prompt
-from runners.vllm.rows import request_seed
+from runners.rows import request_seed
 from runners.vllm.runner import VllmRunner
 
 TALK = Prompt("p", "data", "code", ("first", "second"))

@@ -10,9 +10,9 @@ from typing import Any
 from ddbench.records import Cell
 from runners.client import Completion
 from runners.completions import TokenRequest
+from runners.counts import RequestCounts, Tally
 from runners.load import LoadResult
 from runners.prompts import Tokenized
-from runners.vllm.counts import RequestCounts, Tally
 
 
 @dataclass(frozen=True)

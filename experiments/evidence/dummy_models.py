@@ -1,4 +1,4 @@
-"""Checkpoints without weights, of the dimensions of Qwen3-8B and its block-16 DFlash drafter."""
+"""Checkpoints without weights, of the dimensions of Qwen3-8B, its block-16 DFlash drafter and an EAGLE-3 drafter."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 LAYERS, DRAFT_LAYERS, KV_HEADS, HEAD = 36, 5, 8, 128
 TAPS = [1, 9, 17, 25, 33]
 MASK = 151_669
+EAGLE_WORDS = 32_000  # of the EAGLE-3 drafter's own, smaller vocabulary
 
 SHAPE: dict[str, Any] = {
     "hidden_size": 4096,
@@ -36,7 +37,7 @@ SHAPE: dict[str, Any] = {
 
 
 def write_dummy_pair(folder: Path) -> None:
-    """Makes ``folder/target`` and ``folder/dflash``, a config.json in each."""
+    """Makes ``folder/target``, ``folder/dflash`` and ``folder/eagle3``, a config.json in each."""
     target = {"architectures": ["Qwen3ForCausalLM"], "num_hidden_layers": LAYERS, "max_window_layers": LAYERS}
     drafter = {
         "architectures": ["DFlashDraftModel"],
@@ -47,7 +48,14 @@ def write_dummy_pair(folder: Path) -> None:
         "num_target_layers": LAYERS,
         "dflash_config": {"mask_token_id": MASK, "target_layer_ids": TAPS},
     }
-    for name, own in (("target", target), ("dflash", drafter)):
+    eagle = {
+        "architectures": ["LlamaForCausalLMEagle3"],
+        "model_type": "llama",
+        "num_hidden_layers": 1,
+        "max_window_layers": 1,
+        "draft_vocab_size": EAGLE_WORDS,
+    }
+    for name, own in (("target", target), ("dflash", drafter), ("eagle3", eagle)):
         (folder / name).mkdir(parents=True, exist_ok=True)
         (folder / name / "config.json").write_text(json.dumps(SHAPE | own, indent=1))
 

@@ -10,7 +10,7 @@ from runners.tables import histogram
 
 
 def decode_all(assets: Path, prompts: list[list[int]], length: int, device: str) -> dict[str, dict[str, Any]]:
-    """Greedy tokens, acceptance histogram and acceptance length before clipping, by arm name.
+    """Greedy tokens, rounds of each prompt, acceptance histogram and acceptance length before clipping, by arm name.
 
     Stops where the engines stop: at the end token of the target's configuration.
     """
@@ -30,6 +30,7 @@ def _record(generations: list[Generation]) -> dict[str, Any]:
     accepted = [round.accepted_raw for generation in generations for round in generation.rounds]
     return {
         "tokens": [list(generation.output_token_ids) for generation in generations],
+        "rounds": [len(generation.rounds) for generation in generations],
         "histogram": histogram(accepted),
         "acceptance_length": 1 + sum(accepted) / len(accepted) if accepted else None,
     }

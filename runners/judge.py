@@ -7,9 +7,8 @@ from dataclasses import dataclass
 
 from ddbench.records import Status
 from runners.client import Completion
-from runners.vllm.counts import Tally
-from runners.vllm.joined import find_joined
-from runners.vllm.metrics import SpecCounters
+from runners.counts import SpecCounters, Tally
+from runners.joined import find_joined
 
 
 @dataclass(frozen=True)

@@ -47,7 +47,9 @@ def prompts(spec: ServerSpec, model: ModelFiles) -> Asked:
     from transformers import AutoTokenizer, GenerationConfig
 
     try:
-        tokenizer = AutoTokenizer.from_pretrained(model.target, revision=model.target_revision)
+        tokenizer = AutoTokenizer.from_pretrained(
+            model.target, revision=model.target_revision, trust_remote_code=model.trust_remote_code
+        )
     except (OSError, ValueError) as error:
         said = str(error).strip().splitlines()[0]
         raise ConfigError("model.target.source", model.target, f"a model with a tokenizer ({said})") from None

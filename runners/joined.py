@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from runners.client import Completion
-from runners.vllm.counts import Tally
+from runners.counts import Tally
 
 TOLERATED = 0.02  # of the steps, and of the first events
 

@@ -1,0 +1,1 @@
+"""What the evidence programs of all engines share: engines as child processes, clocks, ledgers, tests of a law."""

@@ -1,0 +1,1 @@
+"""What the SGLang runner adds to the parts that all engines share."""

@@ -1,0 +1,213 @@
+"""The evidence programs: engines as children (the stand-in's), ledgers, and what the evidence file makes of shards."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ddbench.errors import ConfigError
+from experiments.evidence.child import Child
+from experiments.evidence.exclusive import alone
+from experiments.evidence.identity import Fork, forks
+from experiments.evidence.timing import spread
+from experiments.sglang_evidence import rounds, run, tiny_checks
+from experiments.sglang_evidence.arms import Arm, Pair, arguments, variables
+from experiments.sglang_evidence.counts import acceptance_length, against, by_prompt, histogram
+from experiments.sglang_evidence.memory import predict
+from experiments.sglang_evidence.merge import merge, starts
+from experiments.sglang_evidence.node_logits import entries, path_of
+from experiments.sglang_evidence.stress import ABORTED, REQUESTS, mixed
+from experiments.sglang_evidence.synthetic import crossover
+from experiments.sglang_evidence.timing import FIRST, steady_gaps
+from runners.base import EngineFailure
+
+STAND_IN = Path(__file__).resolve().parents[2] / "runners" / "sglang" / "stand_in"
+CONFIG = {
+    "shard": "tiny_checks",
+    "python": None,
+    "dtype": "bfloat16",
+    "arms": ["autoregressive", "ddtree_15", "nonsense"],
+    "batches": [2],
+    "prompts": 2,
+    "gpus": 1,
+    "restart": 1,
+    "limit_s": 240,
+}
+
+
+def test_greedy_checks_from_engines_to_the_evidence_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A tree and a chain whose drafter is not there: the one is measured, the other's failure is told."""
+    monkeypatch.setenv("PYTHONPATH", str(STAND_IN))
+    monkeypatch.setattr(tiny_checks, "LENGTH", 24)
+    broken = Arm("nonsense", "dflash", 15, extra={"speculative_draft_model_path": "/nowhere"})
+    monkeypatch.setattr(tiny_checks, "ARMS", (*tiny_checks.ARMS, broken))
+    config = CONFIG | {"folder": str(tmp_path), "output": str(tmp_path / "evidence" / "sglang.json")}
+    run.run(config, "id")
+    record = json.loads((tmp_path / "tiny_checks.json").read_text())
+    found = record["measured"]
+    assert found["identity"]["ddtree_15"]["2"] == {
+        "share": 1.0,
+        "differences": 0,
+        "widest_gap_logits": 0.0,
+        "unexplained": 0,
+    }
+    told = found["drafted"]["ddtree_15"]["2"]
+    assert told["proposed"] == 15 * told["rounds"] > 0
+    accepted = sum(a * n for a, n in enumerate(found["histogram"]["ddtree_15"]["2"]))
+    assert found["acceptance_length"]["ddtree_15"]["2"] == 1 + accepted / told["rounds"] > 1.5
+    assert found["acceptance_length"]["autoregressive"]["2"] is None
+    assert any(name.startswith("nonsense") for name in found["failed"])
+    said = capsys.readouterr().err
+    assert "ddtree_15" in said
+    assert "nonsense" in said
+    run.run(config | {"shard": "merge"}, "id")
+    evidence = json.loads(Path(config["output"]).read_text())
+    assert evidence["measured"]["greedy_identity_share"] == {"tiny_checks": {"ddtree_15": {"2": 1.0}}}
+    assert evidence["measured"]["k1_identical_to_dflash"] is False  # not measured
+    assert set(evidence) >= {"command", "date", "gpu", "driver", "versions", "measured", "notes"}
+
+
+def test_a_child_that_dies_or_is_silent_says_why(tmp_path: Path) -> None:
+    code = "import sys; print('{}', flush=True); sys.stdin.readline(); raise ValueError('no room')"
+    child = Child("it", [sys.executable, "-c", code], {}, tmp_path / "log")
+    assert child.answer(20.0) == {}
+    with pytest.raises(EngineFailure, match=r"it: exit 1; ValueError: no room"):
+        child.ask(go=1)
+    child.end()
+    slow = Child("slow", [sys.executable, "-c", "import time; time.sleep(60)"], {}, tmp_path / "slow")
+    began = time.monotonic()
+    with pytest.raises(EngineFailure, match="slow: no answer in 0 s"):
+        slow.answer(0.2)
+    slow.end()
+    assert time.monotonic() - began < 20
+
+
+def test_timed_shards_take_turns(tmp_path: Path) -> None:
+    lock = tmp_path / "lock"
+    with alone(5.0, lock) as waited:
+        assert waited < 1.0
+        with pytest.raises(ConfigError, match="one timed shard at a time"), alone(0.0, lock):
+            pass
+    with alone(0.0, lock) as waited:
+        assert waited < 1.0
+
+
+def test_unknown_shards_are_refused() -> None:
+    with pytest.raises(ConfigError, match=r"shard='all'.*rounds_16.*merge"):
+        run.run(CONFIG | {"shard": "all", "folder": "x", "output": "y"}, "id")
+
+
+def test_first_differences() -> None:
+    assert forks([[1, 2, 3], [4], [5, 6]], [[1, 9, 3], [4], [5]]) == [Fork(0, 1, 2, 9), Fork(2, 1, None, None)]
+
+
+def test_acceptance_over_requests_leaves_out_the_servers_ratio() -> None:
+    rows = [
+        {"spec_verify_ct": 3, "spec_num_correct_drafts": 4, "spec_correct_drafts_histogram": [1, 1, 0, 1]},
+        {"spec_verify_ct": 1, "spec_num_correct_drafts": 0, "spec_correct_drafts_histogram": [1]},
+        {},
+    ]
+    assert acceptance_length(rows) == 2.0
+    assert histogram(rows) == [2, 1, 0, 1]
+    assert acceptance_length([{}]) is None
+
+
+def test_prompts_are_compared_one_by_one() -> None:
+    ours = by_prompt([[1, 2], [3], [4, 5]], [2, 1, 4])
+    theirs = by_prompt([[1, 2], [3], [4, 6]], [2, 3, 4])
+    assert against(ours, theirs) == {"same_output": round(2 / 3, 4), "same_rounds_where_same_output": 0.5}
+    assert against(by_prompt([[1]], [1]), by_prompt([[2]], [1]))["same_rounds_where_same_output"] is None
+
+
+def test_all_arms_share_every_setting_but_their_strategy() -> None:
+    pair = Pair(Path("/t"), Path("/d"), Path("/e"), "bfloat16", False, 1024, 4096)
+    plain = arguments(tiny_checks.ARMS[0], pair, [1, 8])
+    for arm in tiny_checks.ARMS:
+        settings = arguments(arm, pair, [1, 8])
+        other = {name for name in settings if settings[name] != plain.get(name)}
+        allowed = {"disable_decode_cuda_graph"} if not arm.graphs else set()
+        allowed |= {"disable_overlap_schedule"} if not arm.overlap else set()
+        assert {name for name in other if not name.startswith("speculative_")} == allowed
+        assert settings.get("speculative_num_draft_tokens", 1) == arm.verify_width
+    tree = Arm("x", "ddtree", 15, depth=4, hooks=("float32", "poison"), env={"A": "1"})
+    assert variables(tree, pair) == {"DDTREE_DEPTH": "4", "DDBENCH_INSIDE": "float32,poison", "A": "1"}
+
+
+def test_groups_of_rounds_have_one_verify_width() -> None:
+    for name, arms in rounds.GROUPS.items():
+        widths = {arm.verify_width for arm in arms if arm.strategy != "autoregressive"}
+        assert widths == {int(name.rpartition("_")[2])}
+        assert {arm.strategy for arm in arms} >= {"dflash", "ddtree", "eagle"}
+
+
+def test_steps_are_counted_while_all_of_the_batch_decode() -> None:
+    early = [0.1 * index for index in range(FIRST + 6)]
+    late = [0.25 + 0.1 * index for index in range(FIRST + 6)]
+    found = steady_gaps([early, late])
+    assert all(gap == pytest.approx(0.1) for gap in found)
+    assert len(found) == 2 + 2  # from the late one's first counted event to the early one's last
+    assert steady_gaps([[0.0, 1.0]]) == []
+
+
+def test_paths_of_a_tree() -> None:
+    tree = {"tokens": [9, 5, 6, 7, 0], "parents": [-1, 0, 0, 1, -1], "depths": [0, 1, 1, 2, 0]}
+    assert entries(tree) == [0, 1, 2, 3]
+    assert [path_of(tree["tokens"], tree["parents"], tree["depths"], node) for node in entries(tree)] == [
+        [9],
+        [9, 5],
+        [9, 6],
+        [9, 5, 7],
+    ]
+
+
+def test_requests_of_the_stress_run_are_the_same_every_time() -> None:
+    shipped = [list(range(10 * size, 10 * size + size)) for size in range(1, 60)]
+    prompts, params, aborted = mixed(shipped)
+    assert mixed(shipped) == (prompts, params, aborted)
+    assert (len(prompts), len(params), len(set(aborted))) == (REQUESTS, REQUESTS, ABORTED)
+    assert all(1 <= len(prompt) <= 500 for prompt in prompts)
+    assert {1, 200} <= {each["max_new_tokens"] for each in params}
+
+
+def test_memory_grows_with_the_verify_width() -> None:
+    pair = Pair(Path("/t"), Path("/d"), Path("/e"), "bfloat16", True, 1024, 8192)
+    sums = [sum(predict(Arm("x", "ddtree", nodes), pair, [1, 8], "0.5.17").values()) for nodes in (15, 63)]
+    assert sums[0] < sums[1] < 1.2 * sums[0]
+    assert sums[0] > 2 * 8.19e9  # the target's weights alone
+
+
+def test_restarts_are_pooled_and_a_losing_tree_is_marked(tmp_path: Path) -> None:
+    def shard(values: list[float]) -> dict[str, Any]:
+        rows = {"dflash_16": spread([10.0] * 3), "ddtree_16": spread(values)}
+        ratio = {"ddtree_16": spread([value / 10.0 for value in values])}
+        return {"round_ms": {"8": rows}, "round_ratio_vs_dflash": {"8": ratio}}
+
+    record = {"command": "c", "date": "2026-01-01", "gpu": "G", "driver": "1", "versions": {}}
+    kernels = [
+        {"kernel": name, "batch": 8, "width": 16, "ms": 0.02} for name in ("build", "lay_out", "walk", "move_kv")
+    ]
+    shards = {
+        "rounds_16": shard([10.0, 10.1, 10.2]),
+        "rounds_16_2": shard([10.3, 10.3, 10.3]),
+        "kernels": {"rows": kernels},
+        "law": {"level": 0.001, "laws": {"top_k": {"ddtree": {"p": 0.4}, "planted": {"p": 1e-9}}}},
+    }
+    for name, measured in shards.items():
+        (tmp_path / f"{name}.json").write_text(json.dumps({**record, "measured": measured}))
+    found = json.loads(merge(tmp_path, tmp_path / "out" / "e.json").read_text())["measured"]
+    assert found["round_ratio_vs_dflash"] == {"ddtree_16": {"8": 1.02}}
+    assert found["round_ms"]["ddtree_16"]["8"] == {"median": 10.2, "low": 10.0, "high": 10.3, "n": 6, "starts": 2}
+    assert found["tree_overhead_share"] == {"16": {"8": round(0.08 / 10.2, 5)}}
+    assert (found["t1_chi_square_p"], found["t1_planted_rejected"]) == ({"top_k": 0.4}, True)
+    assert len(starts(shards, "rounds_16")) == 2
+    assert crossover({1: {"a": {"median": 1.2}}, 8: {"a": {"median": 0.9}}}, "a") == 8
+    assert crossover({1: {"a": {"median": 1.2}}}, "a") is None
+    with pytest.raises(ConfigError, match="at least one shard"):
+        merge(tmp_path / "nothing", tmp_path / "e.json")

@@ -1,0 +1,48 @@
+"""The command line with ``engine=sglang``, against the stand-in of tests/runners/sglang: no GPU, and real servers."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "runners" / "sglang"))
+
+from engines import write_stand_in
+
+SMALL = ("sweep.batch_size=[1]", "engine=sglang", "engine.flags.context_length=512", "engine.dtype=float32")
+LONGER = ("load.max_new_tokens=6", "workload.max_prompts=2", "engine.start_timeout_s=120")
+
+
+def statuses(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(path.read_text()) for path in sorted(folder.glob("cells/*/status.json"))]
+
+
+def test_a_tree_of_stock_dflash_is_unsupported_and_never_run_as_a_chain(ddbench: Any, tmp_path: Path) -> None:
+    python = f"engine.python={write_stand_in(tmp_path)}"
+    flags = "engine.flags.extra_args=['--speculative-eagle-topk=4']"
+    ended = ddbench.run("run_id=refused", *SMALL, python, flags, "sweep.strategy=[dflash]", "sweep.depth=[7]")
+    assert ended.code == 0, ended.err
+    assert ended.summary["cells"] == {"ok": 0, "unsupported": 1, "failed": 0, "suspect": 0}
+    (status,) = statuses(ddbench.path("refused"))
+    assert status["reason"].startswith("SGLang's DFlash verifies a chain: told of a width above 1")
+    report = (ddbench.path("refused") / "report.md").read_text().partition("## Results")[0]
+    assert "is unsupported on sglang** and was not run as something else" in report
+    assert not list(ddbench.path("refused").glob("cells/*/server.log"))
+
+
+def test_a_sweep_is_measured_and_compared(ddbench: Any, tmp_path: Path) -> None:
+    python = f"engine.python={write_stand_in(tmp_path)}"
+    shape = ("sweep.strategy=[autoregressive,ddtree]", "sweep.width=[2]", "sweep.depth=[7]", "sweep.nodes=[8]")
+    ended = ddbench.run("run_id=whole", *SMALL, *LONGER, python, *shape)
+    assert ended.code == 0, ended.err
+    cells = ended.summary["cells"]
+    assert (cells["unsupported"], cells["failed"]) == (0, 0), statuses(ddbench.path("whole"))
+    results = pq.read_table(ddbench.path("whole") / "results.parquet").to_pandas().set_index("strategy")
+    assert set(results.index) == {"autoregressive", "ddtree"}
+    assert set(results["engine_version"]) == {"sglang 0.5.17 torch 2.11.0"}
+    assert (results["lossless_share"].dropna() == 1.0).all()
+    assert results.loc["ddtree", "verify_width"] == 9
