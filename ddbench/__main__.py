@@ -9,9 +9,12 @@ error, one line on standard error; 130 or 143 after Ctrl-C or SIGTERM.
 from __future__ import annotations
 
 import difflib
+import inspect
 import json
 import os
+import platform
 import re
+import secrets
 import sys
 import traceback
 from datetime import datetime
@@ -24,7 +27,8 @@ from hydra.errors import ConfigCompositionException, HydraException, MissingConf
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from ddbench.errors import ConfigError
+from ddbench.errors import ConfigError, JobEnded
+from ddbench.redaction import learn, redact
 
 SIGNAL_EXIT = {"SIGINT": 130, "SIGTERM": 143}
 
@@ -36,11 +40,14 @@ def main() -> None:
 
 def run() -> int:
     """Composes the configuration of ``sys.argv``, runs its experiment once a job, and returns the exit status."""
-    run_id = datetime.now().strftime("%Y%m%d-%H%M%S")  # shared by the jobs of a multirun
-    codes: list[int] = []
+    run_id = new_run_id()  # shared by the jobs of a multirun
+    codes: list[int] = []  # of the jobs that run in this process
+    here = platform.node(), os.getpid()
 
     def job(config: DictConfig) -> None:
         codes.append(_run_job(config, run_id))
+        if codes[-1] and (platform.node(), os.getpid()) != here:
+            raise JobEnded(codes[-1])  # Hydra's launcher brings it home
 
     os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra's errors come to us whole
     door = hydra.main(version_base="1.3", config_path=str(conf_folder()), config_name="config")
@@ -48,9 +55,16 @@ def run() -> int:
         door(job)()
     except KeyboardInterrupt:
         return SIGNAL_EXIT["SIGINT"]
+    except JobEnded as ended:
+        return max([*codes, ended.code])
     except Exception as error:  # noqa: BLE001  a job catches its own: this is Hydra composing the configuration
         return _refuse(explain(error))
     return max(codes, default=0)
+
+
+def new_run_id() -> str:
+    """The time of the start and six hex digits at random: commands of one second have folders of their own."""
+    return f"{datetime.now():%Y%m%d-%H%M%S}-{secrets.token_hex(3)}"
 
 
 def conf_folder() -> Path:
@@ -63,13 +77,14 @@ def conf_folder() -> Path:
 def _run_job(config: DictConfig, run_id: str) -> int:
     try:
         plain: dict[str, Any] = OmegaConf.to_container(config, resolve=True)  # type: ignore[assignment]
+        learn(plain)
         summary = _experiment(plain.get("_target_"))(plain, run_id)
     except ConfigError as error:
         return _refuse(str(error))
     except OmegaConfBaseException as error:
         return _refuse(explain(error))
     except Exception:  # noqa: BLE001  the last stop: whatever broke, say so and exit 1
-        traceback.print_exc()
+        sys.stderr.write(redact(traceback.format_exc()))
         return 1
     sys.stdout.write(json.dumps(summary, allow_nan=False) + "\n")
     sys.stdout.flush()
@@ -89,15 +104,19 @@ def _experiment(target: object) -> Any:
     """The function named by ``_target_``."""
     module, _, name = str(target).rpartition(".")
     try:
-        return getattr(import_module(module), name)
+        found = getattr(import_module(module), name)
     except (ImportError, AttributeError, ValueError) as error:
         if isinstance(error, ImportError) and error.name not in (module, module.partition(".")[0]):
             raise  # the experiment exists; something that it needs does not
-        raise ConfigError("_target_", target, "the path of a function, as package.module.function") from None
+        found = None
+    if not inspect.isfunction(found) or list(inspect.signature(found).parameters) != ["config", "run_id"]:
+        raise ConfigError("_target_", target, "the path of a function of an experiment, as package.module.function")
+    return found
 
 
 def _refuse(line: str) -> int:
-    sys.stderr.write(f"error: {line}\n")
+    learn({key.lstrip("+~"): value for key, _, value in (arg.partition("=") for arg in sys.argv[1:])})
+    sys.stderr.write(f"error: {redact(line)}\n")
     return 2
 
 
@@ -116,7 +135,8 @@ def explain(error: BaseException) -> str:
 
 def _unknown_option(config: str, options: Any) -> str:
     group, _, option = config.rpartition("/")
-    return str(ConfigError(group, option, f"one of {', '.join(sorted(options))}"))
+    more = "; the extras `launchers` and `ray` of ddbench bring more" if group == "hydra/launcher" else ""
+    return str(ConfigError(group, option, f"one of {', '.join(sorted(options))}{more}"))
 
 
 def _unknown_key(text: str) -> str:

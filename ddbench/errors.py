@@ -13,3 +13,11 @@ class ConfigError(ValueError):
 
 class DrafterMismatch(ConfigError):
     """A drafter checkpoint that does not belong to the target, or is not of the kind it was named as."""
+
+
+class JobEnded(Exception):
+    """A job of the command line that did not end well; ``code`` is its exit status. It has been reported already."""
+
+    def __init__(self, code: int) -> None:
+        self.code = code
+        super().__init__(code)

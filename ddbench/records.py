@@ -17,6 +17,8 @@ from typing import Any, Literal
 
 import pyarrow as pa
 
+from ddbench.storage import SCHEMA_VERSION
+
 Status = Literal["ok", "unsupported", "failed", "suspect"]
 STRATEGIES = ("autoregressive", "dflash", "eagle", "ddtree")  # in the order of a report
 FINAL_STATUSES: tuple[Status, ...] = ("ok", "unsupported", "failed", "suspect")
@@ -90,6 +92,17 @@ def content_hash(value: object, digits: int = 16) -> str:
 
 
 @dataclass(frozen=True)
+class Attempt:
+    """A try at a cell that broke off for no fault of the arm. ``log`` is relative to the run folder."""
+
+    kind: str  # see runners.base.FailureKind
+    reason: str
+    started: str  # ISO 8601, UTC
+    seconds: float
+    log: str | None
+
+
+@dataclass(frozen=True)
 class CellStatus:
     """``status.json``: how a cell ended. ``log`` is relative to the run folder."""
 
@@ -103,6 +116,12 @@ class CellStatus:
     build: str | None = None  # hash of the engine's source, where the engine is part of ddbench
     target_weight_bytes: int | None = None  # of the target that a decode step reads, as the engine holds them
     gpu_bytes_per_s: int | None = None  # memory bandwidth of one GPU
+    kind: str | None = None  # of a failed cell: what broke, see runners.base.FailureKind
+    attempts: tuple[Attempt, ...] = ()  # those before this one, which broke off
+    tables: tuple[str, ...] = ()  # Parquet files of the cell
+    schema: int = SCHEMA_VERSION  # of the cell's files
+    start_temperature_c: float | None = None  # of the hottest GPU when the cell began
+    cooling_s: float | None = None  # spent until it was cool enough; null where no such wait was asked for
 
 
 REQUESTS = pa.schema(

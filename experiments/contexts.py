@@ -20,8 +20,9 @@ import pyarrow.parquet as pq
 
 from ddbench.errors import ConfigError
 from ddbench.records import Arm, Cell, content_hash
+from ddbench.storage import write_whole
 from experiments.plan import Facts
-from experiments.progress import say
+from experiments.progress import say, warn
 from experiments.settings import Settings
 from experiments.workloads.choose import prompts_hash
 from runners.base import CellJob, EngineFailure, Prompt, Runner
@@ -38,8 +39,14 @@ class ContextFile:
     prompts: tuple[Prompt, ...]
 
     def read(self) -> Answers:
-        """The answers that are there, of a run that was interrupted perhaps not all."""
-        return _read(self.path)[1] if self.path.exists() else {}
+        """The answers that are there, of a run that was interrupted perhaps not all; none of a damaged file."""
+        if not self.path.exists():
+            return {}
+        try:
+            return _read(self.path)[1]
+        except (OSError, ValueError, KeyError, TypeError):
+            warn(f"{self.path} is damaged: its answers are recorded again")
+            return {}
 
     def given(self, other: str) -> Answers:
         """The answers that another run recorded.
@@ -62,9 +69,7 @@ class ContextFile:
         rows = [{"prompt_id": name, "turn": turn, "text": text} for (name, turn), text in answers.items()]
         data = {"needs": self.needs, "recorded_by": recorded_by, "answers": rows}
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        draft = self.path.with_name(f".{self.path.name}.{os.getpid()}")
-        draft.write_text(json.dumps(data, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-        draft.replace(self.path)
+        write_whole(self.path, json.dumps(data, indent=1, ensure_ascii=False) + "\n")
 
 
 @dataclass(frozen=True)

@@ -1,46 +1,87 @@
-"""Ctrl-C and SIGTERM as an exception that ends a sweep in good order."""
+"""Ctrl-C and SIGTERM: the first Ctrl-C lets the running cell end, all else ends a sweep at once, in good order."""
 
 from __future__ import annotations
 
 import os
 import signal
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
+from experiments.progress import say
+
 ECHO_S = 1.0  # a repeat within this time is an echo: `timeout` and shells signal a process and its group
 
 
 class Interrupted(KeyboardInterrupt):
-    """The first SIGINT or SIGTERM. A second one ends the process at once."""
+    """A SIGINT or SIGTERM that ends the work at once. One more ends the process."""
 
     def __init__(self, name: str) -> None:
         super().__init__(name)
         self.name = name
 
 
+class Stop:
+    """Whether the work is to end. In :meth:`patiently`, a first SIGINT only says so here, in ``asked``."""
+
+    def __init__(self) -> None:
+        self.asked: str | None = None  # the signal's name
+        self._patient = False
+
+    @contextmanager
+    def patiently(self) -> Iterator[None]:
+        """For work that is worth ending: a first SIGINT raises nothing in here."""
+        self._patient = True
+        try:
+            yield
+        finally:
+            self._patient = False
+
+    def waits(self, number: int) -> bool:
+        """Takes a signal: whether the work may go on to its end."""
+        if number == signal.SIGINT and self._patient and self.asked is None:
+            self.asked = signal.Signals(number).name
+            return True
+        return False
+
+
 @contextmanager
-def interruptible() -> Iterator[None]:
-    """Turns the first SIGINT or SIGTERM into :class:`Interrupted`; puts the handlers back at the end."""
+def interruptible() -> Iterator[Stop]:
+    """Turns SIGINT and SIGTERM into :class:`Interrupted`; puts the handlers back at the end.
+
+    Of signals within a second of each other the later ones are echoes. After Interrupted the next signal has its usual
+    effect. Outside the main thread, where Python has no handlers, signals are left as they are.
+    """
+    stop = Stop()
+    if threading.current_thread() is not threading.main_thread():
+        yield stop
+        return
     caught = (signal.SIGINT, signal.SIGTERM)
+    last = -ECHO_S
 
     def handle(number: int, _: FrameType | None) -> None:
-        first = time.monotonic()
-
-        def again(number: int, _: FrameType | None) -> None:
-            if time.monotonic() - first < ECHO_S:
-                return
-            signal.signal(number, signal.SIG_DFL)
-            os.kill(os.getpid(), number)
-
+        nonlocal last
+        if time.monotonic() - last < ECHO_S:
+            return
+        last = time.monotonic()
+        if stop.waits(number):
+            say(f"{stop.asked}: the running cell is finished, then the report is written; once more to stop now")
+            return
         for each in caught:
             signal.signal(each, again)
         raise Interrupted(signal.Signals(number).name)
 
+    def again(number: int, _: FrameType | None) -> None:
+        if time.monotonic() - last < ECHO_S:
+            return
+        signal.signal(number, signal.SIG_DFL)
+        os.kill(os.getpid(), number)
+
     before = {number: signal.signal(number, handle) for number in caught}
     try:
-        yield
+        yield stop
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

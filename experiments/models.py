@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Iterable
+from functools import lru_cache
 from pathlib import Path
 
 from ddbench.errors import ConfigError
@@ -15,6 +16,9 @@ from runners.base import ModelFiles
 ROLES = ("target", "dflash", "eagle")
 WHOLE_BYTES = 256 * 2**20  # files up to this size are hashed whole; of larger ones, the size and both ends
 END_BYTES = 2**20
+HUB_ID = re.compile(r"[\w-][\w.-]*/[\w.-]+")
+PICKLES = (".bin", ".pt", ".pth", ".ckpt")
+UNSAFE = "a checkpoint with safetensors: pickled weights (.bin, .pt) can run code and are not read (docs/security.md)"
 
 
 def resolve(model: ModelSettings, roles: Iterable[str]) -> tuple[ModelFiles, dict[str, str | None]]:
@@ -47,6 +51,7 @@ def resolve(model: ModelSettings, roles: Iterable[str]) -> tuple[ModelFiles, dic
         block_size=model.dflash.block_size if model.dflash else None,
         mask_token_id=model.dflash.mask_token_id if model.dflash else None,
         vocab_size=model.target.vocab_size,
+        trust_remote_code=model.trust_remote_code,
     )
     return files, revisions
 
@@ -56,11 +61,42 @@ def _locate(key: str, source: str, revision: str | None) -> tuple[tuple[str, str
     if folder.is_dir():
         if not (folder / "config.json").is_file():
             raise ConfigError(f"{key}.source", source, "a folder with a checkpoint (it has no config.json)")
+        if _all_pickled(path.name for path in folder.iterdir()):
+            raise ConfigError(f"{key}.source", source, UNSAFE)
         return (str(folder), None), f"sha256:{folder_hash(folder)}"
-    if not re.fullmatch(r"[\w-][\w.-]*/[\w.-]+", source):
+    if not HUB_ID.fullmatch(source):
         raise ConfigError(f"{key}.source", source, "a folder with a checkpoint (there is none), or a Hugging Face id")
     commit = _hub_commit(key, source, revision)
+    if pickled(source, revision):
+        raise ConfigError(f"{key}.source", source, UNSAFE)
     return (source, commit), commit
+
+
+@lru_cache
+def pickled(source: str, revision: str | None) -> str | None:
+    """Why a model of the hub is not used, if all its weights are pickled; None otherwise, or where nobody can tell."""
+    import httpx
+    from huggingface_hub import HfApi, try_to_load_from_cache
+    from huggingface_hub.errors import HfHubHTTPError
+
+    if asset_path(source).is_dir() or not HUB_ID.fullmatch(source):
+        return None
+    try:
+        cached = try_to_load_from_cache(source, "config.json", revision=revision)
+        if isinstance(cached, str):
+            names = [path.name for path in Path(cached).parent.iterdir()]
+        else:
+            found = HfApi().model_info(source, revision=revision, timeout=10)
+            names = [each.rfilename for each in found.siblings or ()]
+    except (HfHubHTTPError, httpx.HTTPError, OSError, ValueError):
+        return None
+    return f"{source} is not {UNSAFE}" if _all_pickled(names) else None
+
+
+def _all_pickled(names: Iterable[str]) -> bool:
+    """Whether there are weights among the files of a checkpoint, and none that can be read without running code."""
+    weights = [name for name in names if name.endswith((".safetensors", *PICKLES))]
+    return bool(weights) and not any(name.endswith(".safetensors") for name in weights)
 
 
 def _hub_commit(key: str, source: str, revision: str | None) -> str:

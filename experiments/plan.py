@@ -212,4 +212,6 @@ def _common_flags(settings: Settings, facts: Facts) -> dict[str, Any]:
         "ignore_eos": settings.load.ignore_eos,
         "warmup_tokens": settings.load.warmup_tokens,
     }
+    if settings.model.trust_remote_code:
+        flags["trust_remote_code"] = True
     return flags if settings.load.rate is None else {**flags, "request_rate": settings.load.rate}

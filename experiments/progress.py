@@ -7,12 +7,13 @@ import time
 from collections.abc import Sequence
 
 from ddbench.records import Cell
+from ddbench.redaction import redact
 
 
 def say(text: str) -> None:
     """A line on standard error, in the place of a brief one."""
     erase = "\r\033[K" if sys.stderr.isatty() else ""
-    sys.stderr.write(f"{erase}{text}\n")
+    sys.stderr.write(f"{erase}{redact(text)}\n")
     sys.stderr.flush()
 
 
@@ -74,6 +75,10 @@ class Progress:
         tail = f": {reason}" if reason else ""
         left = f", about {duration(self.left_s)} left" if self._done < len(self._estimates) else ""
         say(f"{self._place(0)} {describe(cell)}: {status} in {seconds:.1f} s{tail}{left}")
+
+    def elsewhere(self) -> None:
+        """A cell that another process measured: it counts as done, and says nothing of how long cells take here."""
+        self._done += 1
 
     @property
     def left_s(self) -> float:

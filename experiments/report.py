@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ddbench.errors import ConfigError
+from ddbench.redaction import redacted
 from experiments.interrupt import Interrupted, interruptible
 from experiments.progress import counted, say, warn
 from experiments.settings import ReportSettings, TrackingSettings
@@ -71,8 +72,9 @@ def tracker(tracking: TrackingSettings, folder: RunFolder) -> Recorder:
     from reports.tracking import Recorder, WandbSettings
 
     mode = "disabled" if tracking.name == "none" else tracking.mode
+    tags = redacted(tracking.tags)
     return Recorder(
-        WandbSettings(mode, tracking.project, tracking.entity, tracking.tags, tracking.cells, tracking.timeout_s),
+        WandbSettings(mode, tracking.project, tracking.entity, tags, tracking.cells, tracking.timeout_s),
         folder.path,
     )
 

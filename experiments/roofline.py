@@ -14,8 +14,8 @@ from typing import Any
 from ddbench.errors import ConfigError
 from experiments.settings import Settings
 from experiments.workloads import asset_path
+from runners.devices import gpus_of
 from runners.gpu_memory import open_gpu
-from runners.vllm.devices import gpus_of
 
 WIDE = {"F64", "F32", "F16", "BF16"}  # held in the engine's own dtype, whatever the checkpoint's
 BITS = {"F64": 64, "F32": 32, "F16": 16, "BF16": 16, "F8_E4M3": 8, "F8_E5M2": 8, "F8_E8M0": 8, "F4": 4}
@@ -93,11 +93,13 @@ def _header(path: Path) -> dict[str, Any]:
 
 def _bytes_per_s(settings: Settings) -> int | None:
     """As ``host.memory_bytes_per_s`` says, else what the driver gives: highest memory clock x bus width, two transfers
-    a clock. None on a CPU, and where the driver does not say."""
+    a clock. None on a CPU, where the driver does not say, and on another host."""
     if settings.host.memory_bytes_per_s is not None:
         return settings.host.memory_bytes_per_s
+    if settings.host.kind != "local":
+        return None  # nvidia-smi there does not tell the width of the memory bus
     try:
-        gpus = gpus_of(settings.engine.device, 1)
+        gpus = gpus_of(settings.engine.device, 1, settings.host)
     except ConfigError:
         return None
     opened = open_gpu(gpus[0]) if gpus else None

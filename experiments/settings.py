@@ -10,7 +10,11 @@ from typing import Any, Literal
 
 from ddbench.errors import ConfigError
 from ddbench.records import STRATEGIES
+from ddbench.redaction import is_secret
+from experiments.hosts import hosts_of
 from experiments.typed import build
+from runners.hosts.config import HostConfig
+from runners.telemetry_settings import TelemetrySettings
 
 COLUMN = r"\{([A-Za-z_]\w*)\}"  # of a prompt template
 
@@ -27,6 +31,8 @@ class CostSettings:
     def __post_init__(self) -> None:
         for name in ("flops_per_s", "bytes_per_s"):
             _require(f"engine.cost.{name}", [getattr(self, name)], lambda v: v > 0, "a number > 0")
+        for name in ("pass_overhead_s", "start_s"):
+            _require(f"engine.cost.{name}", [getattr(self, name)], lambda v: v >= 0, "seconds >= 0")
 
 
 @dataclass(frozen=True)
@@ -43,15 +49,19 @@ class EngineSettings:
     port: int | None = None  # of a server that is started; None: any free one
     start_timeout_s: float = 1800.0
     default_arms: bool = False
+    stall_timeout_s: float = 600.0
 
     def __post_init__(self) -> None:
         _require("engine.device", [self.device], re.compile(r"cpu|cuda(:\d+)?").fullmatch, "cpu, cuda or cuda:<index>")
         _require("engine.threads", [self.threads], _null_or_positive, "an integer >= 1, or null")
         allowed = "null: the reference engine runs in this environment"
         _require("engine.python", [self.python], lambda v: v is None or self.name != "reference", allowed)
-        _require("engine.timeout_s", [self.timeout_s], lambda v: v > 0, "seconds > 0")
-        _require("engine.start_timeout_s", [self.start_timeout_s], lambda v: v > 0, "seconds > 0")
-        address = re.compile(r"https?://\S+")
+        for name in ("timeout_s", "start_timeout_s", "stall_timeout_s"):
+            _require(f"engine.{name}", [getattr(self, name)], lambda v: 0 < v < math.inf, "seconds > 0")
+        ports = "a port from 1 to 65535, or null for any free one"
+        _refuse_secrets(self.flags)
+        _require("engine.port", [self.port], lambda v: v is None or 1 <= v <= 65535, ports)
+        address = re.compile(r"https?://[^\s/@]+(/\S*)?")  # no user and password in it: it is stored with every cell
         _require("engine.url", [self.url], lambda v: v is None or address.fullmatch(v), "http://host:port, or null")
 
 
@@ -81,6 +91,12 @@ class TargetSettings:
     active_params: int | None = None  # of a mixture of experts, a token; None: all
     attention: Literal["full", "hybrid"] = "full"
 
+    def __post_init__(self) -> None:
+        for name in ("params", "layers", "kv_heads", "head_dim", "vocab_size"):
+            _require(f"model.target.{name}", [getattr(self, name)], lambda v: v >= 1, "an integer >= 1")
+        for name in ("kv_layers", "active_params"):
+            _require(f"model.target.{name}", [getattr(self, name)], _null_or_positive, "an integer >= 1, or null")
+
 
 @dataclass(frozen=True)
 class DrafterSettings:
@@ -105,9 +121,13 @@ class ModelSettings:
     dflash: DrafterSettings | None
     eagle: DrafterSettings | None
     random_seed: int = 0  # of the weights, for kind `random`
+    trust_remote_code: bool = False  # whether Python code that comes with the target may run; stored with every cell
 
     def __post_init__(self) -> None:
+        _require("model.name", [self.name], bool, "a text that is not empty")
         _require("model.context_length", [self.context_length], lambda v: v >= 2, "an integer >= 2")
+        _require("model.memory_gib", [self.memory_gib], lambda v: 0 <= v < math.inf, "a number >= 0")
+        _require("model.random_seed", [self.random_seed], lambda v: 0 <= v < 2**63, "an integer >= 0")
         if self.dflash is not None:
             size = self.dflash.block_size
             _require("model.dflash.block_size", [size], lambda v: v is not None and v >= 2, "an integer >= 2")
@@ -181,6 +201,7 @@ class WorkloadSettings:
         return self.revision or (None,) * len(self.dataset or ())
 
     def __post_init__(self) -> None:
+        _require("workload.name", [self.name], bool, "a text that is not empty")
         _require("workload.max_prompts", [self.max_prompts], _null_or_positive, "an integer >= 1, or null")
         _require("workload.categories", [self.categories], lambda v: v is None or v, "a list of names, or null")
         _require("workload.take", [self.take], _null_or_positive, "an integer >= 1, or null")
@@ -211,20 +232,9 @@ class LoadSettings:
             _require(f"load.{name}", [getattr(self, name)], lambda v: v >= 1, "an integer >= 1")
         _require("load.top_p", [self.top_p], lambda v: 0 < v <= 1, "a number in (0, 1]")
         _require("load.top_k", [self.top_k], lambda v: v >= 0, "an integer >= 0 (0: no limit)")
-        fits = (lambda v: v is None) if self.kind == "closed" else (lambda v: v is not None and v > 0)
+        fits = (lambda v: v is None) if self.kind == "closed" else (lambda v: v is not None and 0 < v < math.inf)
         allowed = "null in a closed loop" if self.kind == "closed" else "requests a second > 0"
         _require("load.rate", [self.rate], fits, allowed)
-
-
-@dataclass(frozen=True)
-class HostSettings:
-    name: str
-    kind: Literal["local", "ssh"]
-    address: str | None
-    memory_bytes_per_s: int | None = None  # of one GPU's memory; None: as its driver says
-
-    def __post_init__(self) -> None:
-        _require("host.memory_bytes_per_s", [self.memory_bytes_per_s], _null_or_positive, "bytes a second, or null")
 
 
 @dataclass(frozen=True)
@@ -244,6 +254,27 @@ class TrackingSettings:
 @dataclass(frozen=True)
 class ReportSettings:
     figures: bool
+    build: bool = True  # at the end of a sweep; False: left to experiment=report
+
+
+@dataclass(frozen=True)
+class FaultSettings:
+    """What is done when something breaks, and when several processes work in one run folder (docs/faults.md)."""
+
+    retries: int = 1
+    retry_wait_s: float = 5.0
+    heartbeat_s: float = 10.0
+    stale_s: float = 120.0
+    wait: bool = True
+    gpu_wait_s: float = 43200.0
+
+    def __post_init__(self) -> None:
+        _require("faults.gpu_wait_s", [self.gpu_wait_s], lambda v: v >= 0, "seconds >= 0")
+        _require("faults.retries", [self.retries], lambda v: v >= 0, "an integer >= 0")
+        _require("faults.retry_wait_s", [self.retry_wait_s], lambda v: v >= 0, "seconds >= 0")
+        _require("faults.heartbeat_s", [self.heartbeat_s], lambda v: v > 0, "seconds > 0")
+        allowed = "seconds, at least three times faults.heartbeat_s"
+        _require("faults.stale_s", [self.stale_s], lambda v: v >= 3 * self.heartbeat_s, allowed)
 
 
 @dataclass(frozen=True)
@@ -285,16 +316,28 @@ class Settings:
     model: ModelSettings
     workload: WorkloadSettings
     load: LoadSettings
-    host: HostSettings
+    host: HostConfig
     tracking: TrackingSettings
     report: ReportSettings
     sweep: SweepSettings
     run_id: str = field(default="")
+    faults: FaultSettings = field(default_factory=FaultSettings)
+    worker: int = 0  # of several processes that are told the same: which of host.gpus it begins with
     drafters: dict[str, Any] = field(default_factory=dict)  # of experiment=checkpoint_compare: name to source
     role: Literal["dflash", "eagle"] = "dflash"  # which drafter of the model they stand in for
+    telemetry: TelemetrySettings = field(default_factory=TelemetrySettings)
 
     def __post_init__(self) -> None:
+        _require("output_dir", [self.output_dir], bool, "a folder")
+        wait, stall = self.telemetry.start_wait_s, self.engine.stall_timeout_s
+        gated = self.telemetry.start_temperature_c is not None
+        _require("telemetry.start_wait_s", [wait], lambda v: not gated or v < stall, "less than engine.stall_timeout_s")
+        room = self.model.context_length
+        allowed = f"fewer than the context of {room} tokens (model.context_length)"
+        for key in ("max_new_tokens", "warmup_tokens"):
+            _require(f"load.{key}", [getattr(self.load, key)], lambda v: v < room, allowed)
         _require("seed", [self.seed], lambda v: 0 <= v < 2**31, "an integer from 0 to 2147483647")
+        _require("worker", [self.worker], lambda v: v >= 0, "an integer >= 0")
         name = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
         _require("name", [self.name], name.fullmatch, "letters, digits, '.', '_' and '-'")
         _require("run_id", [self.run_id], name.fullmatch, "letters, digits, '.', '_' and '-', or null")
@@ -314,7 +357,19 @@ def load_settings(config: Mapping[str, Any], run_id: str) -> Settings:
     data = {key: value for key, value in config.items() if key not in ("_target_", "aa_check")}
     given = data.get("run_id")
     data["run_id"] = run_id if given is None else str(given) if type(given) is int else given
-    return build(Settings, data)
+    settings = build(Settings, data)
+    hosts_of(settings.host)
+    return settings
+
+
+def _refuse_secrets(flags: Mapping[str, Any]) -> None:
+    """Flags are what a cell is known by, and stored with it: nothing in them can be hidden."""
+    allowed = "no secret: give it to the engine by its environment, which is never stored"
+    for name, value in flags.items():
+        words = value if isinstance(value, list | tuple) else [value]
+        named = [str(word).partition("=")[0] for word in words if str(word).startswith("-")]
+        if (is_secret(str(name)) and value is not None) or any(is_secret(word) for word in named):
+            raise ConfigError(f"engine.flags.{name}", "(not shown)", allowed)
 
 
 def _null_or_positive(value: int | None) -> bool:

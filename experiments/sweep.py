@@ -7,31 +7,37 @@ import sys
 import traceback
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ddbench.errors import ConfigError
-from experiments.cells import Todo, run_cells
+from ddbench.redaction import redacted
+from experiments import hosts
+from experiments.cells import DiskFull, Rules, Todo, run_cells
 from experiments.changes import differing_keys
 from experiments.contexts import Talk, context_file, first_turns
+from experiments.diagnosis import DISK_FULL
 from experiments.drafters import DrafterRunner, kinds, resolve_each, variants
 from experiments.engines import engine_of
 from experiments.estimate import estimate, server_starts
+from experiments.hosts import claimed
 from experiments.interrupt import Interrupted, interruptible
 from experiments.listing import print_plan
-from experiments.models import resolve
+from experiments.models import pickled, resolve
 from experiments.plan import Facts, Plan, make_plan
 from experiments.progress import Progress, counted, duration, say, say_briefly, warn
 from experiments.report import summarise, tracker
 from experiments.roofline import UNKNOWN, roofline
 from experiments.settings import Settings, load_settings
 from experiments.shapes import drafter_of
+from experiments.starting import started
 from experiments.store import RunFolder
 from experiments.template import template_hash
+from experiments.turns import Sharing, placed
 from experiments.workloads import Workload, load_workload
-from runners.base import ModelFiles, Prompt, Runner, ServerSpec
+from runners.base import EngineFailure, ModelFiles, Prompt, Runner, ServerSpec
 from runners.machine import machine_facts
 
 if TYPE_CHECKING:
@@ -45,11 +51,20 @@ def run(config: Mapping[str, Any], run_id: str) -> dict[str, Any]:
 
     Raises:
         ConfigError: any setting, model, prompt or folder that cannot be used.
-        EngineFailure: the engine did not start.
     """
     settings = load_settings(config, run_id)
+    with claimed(settings.host, settings.dry_run) as host:
+        engine = settings.engine
+        each = int(engine.flags.get("tensor_parallel") or 1)
+        return _run(config, replace(settings, host=placed(host, engine.device, settings.worker, each)))
+
+
+def _run(config: Mapping[str, Any], settings: Settings) -> dict[str, Any]:
+    """The same on one host."""
     workload = load_workload(settings.workload)
-    folder = RunFolder(Path(settings.output_dir) / settings.name / settings.run_id)
+    faults = settings.faults
+    path = Path(settings.output_dir) / settings.name / settings.run_id
+    folder = RunFolder(path, faults.heartbeat_s, faults.stale_s)
     files, facts = _facts(settings)
     talk = _talk(settings, facts, workload, folder)
     plan = make_plan(settings, talk.told(facts))
@@ -66,12 +81,24 @@ def run(config: Mapping[str, Any], run_id: str) -> dict[str, Any]:
     todo = _todo(settings, plan, folder)
     runner = _runner(settings, facts, files, todo, talk, workload.warmup)
     with tracker(settings.tracking, folder) as recorder:
-        signal = _measure(
-            {**config, "run_id": settings.run_id}, settings, facts, workload, folder, talk, runner, recorder
-        )
-        if signal is not None:
-            say(f"{signal}: the running cell is lost; the same command with run_id={settings.run_id} does the rest")
-        return _finish(settings, folder, signal, recorder)
+        kept = {**config, "run_id": settings.run_id, "worker": 0}
+        ended = _measure(kept, settings, facts, workload, folder, talk, runner, recorder)
+        if ended.why is not None:
+            say(f"{ended.why}; the same command with run_id={settings.run_id} does the rest")
+        return _finish(settings, folder, ended, recorder)
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How the measuring ended early, all None where it did not.
+
+    ``signal``: the one that asked for it. ``why``: in words. ``error``: what broke. ``now``: no report is wanted.
+    """
+
+    signal: str | None = None
+    why: str | None = None
+    error: str | None = None
+    now: bool = False
 
 
 def _talk(settings: Settings, facts: Facts, workload: Workload, folder: RunFolder) -> Talk:
@@ -88,10 +115,11 @@ def _talk(settings: Settings, facts: Facts, workload: Workload, folder: RunFolde
 def _todo(settings: Settings, plan: Plan, folder: RunFolder) -> list[Todo]:
     """The cells that have no final status, with what they will take."""
     skip = {"failed"} if settings.retry_failed else set()
+    found = [(planned, folder.stamp(planned.cell), folder.status(planned.cell)) for planned in plan.cells]
     return [
-        Todo(planned, estimate(planned.cell, settings.model, settings.engine.cost).seconds)
-        for planned in plan.cells
-        if folder.status(planned.cell) in {None, *skip}
+        Todo(planned, estimate(planned.cell, settings.model, settings.engine.cost).seconds, seen)
+        for planned, seen, status in found
+        if status in {None, *skip}
     ]
 
 
@@ -103,7 +131,8 @@ def _refusals(settings: Settings) -> dict[str, str]:
     for strategy in settings.sweep.strategy:
         role, drafter = drafter_of(strategy, model)
         missing = f"model {model.name} has no {role} drafter" if role and drafter is None else None
-        reason = general or missing
+        unsafe = pickled(drafter.source, drafter.revision) if drafter is not None and general is None else None
+        reason = general or missing or unsafe
         if reason is not None:
             refusals[strategy] = reason
     return refusals
@@ -185,7 +214,11 @@ def _runner(
         max_new_tokens=load.max_new_tokens,
         timeout_s=engine.timeout_s,
         server=facts.engine.options(settings, arms),
+        host=settings.host,
         gaps=load.gaps,
+        stall_s=engine.stall_timeout_s,
+        start_s=engine.start_timeout_s,
+        telemetry=settings.telemetry,
     )
     if not settings.drafters:
         return facts.engine.runner(spec)
@@ -217,54 +250,79 @@ def _measure(
     talk: Talk,
     runner: Runner | None,
     recorder: Recorder,
-) -> str | None:
-    """Starts the engine, makes the folder and runs the cells. Returns the signal that ended it early, if one did.
+) -> Ended:
+    """Starts the engine, makes the folder and runs the cells. Returns how it ended early, if it did.
 
     One runner serves the whole plan; where an arm has a server of its own, the runner starts one after another. Answers
     to earlier turns that are not recorded yet are recorded first, since the cells are named by them.
     """
-    with interruptible():
+    with interruptible() as stop:
         try:
             environment = None
             if runner is not None:
                 recorder.start()  # beside the engine, so that it takes no time of its own
                 say_briefly(f"starting the {settings.engine.name} engine with {settings.model.name}")
-                environment = _environment(workload, talk, runner.start())
-                if environment.get("engine_warning"):
-                    warn(environment["engine_warning"])
+                environment = _environment(settings, workload, talk, started(runner, settings.faults))
+                for warning in (environment.get("engine_warning"), *environment["host_warnings"]):
+                    if warning:
+                        warn(warning)
                 if not talk.whole:
                     arm = make_plan(settings, talk.told(facts)).cells[0].cell.arm
-                    talk = talk.recorded(runner, settings, arm)
+                    with folder.alone("contexts"):
+                        talk = talk.recorded(runner, settings, arm)
                     environment |= runner.ask(talk.requests)
             elif not folder.ids():
-                environment = _environment(workload, talk, {})
+                environment = _environment(settings, workload, talk, None)
             plan = make_plan(settings, talk.told(facts))
             todo = _with_starts(_todo(settings, plan, folder), settings)
             talk.keep()
             before = folder.config()
             folder.open(config, environment, plan.dropped, plan.cells)
-            _announce(plan, todo, folder, differing_keys(before, config))
+            _announce(plan, todo, folder, differing_keys(before, redacted(config)))
             progress = Progress([item.seconds for item in todo if item.planned.unsupported is None])
             recorder.ready()
             bounds = UNKNOWN if runner is None else roofline(settings, facts.revisions.get("target"))
-            load = settings.load
-            run_cells(todo, runner, folder, load.warmup_tokens, progress, recorder.cell, load.restart, bounds)
+            run_cells(todo, runner, folder, _rules(settings, facts), progress, recorder.cell, bounds, stop)
         except Interrupted as signal:
-            return signal.name
+            return Ended(signal.name, f"{signal.name}: the running cell is lost", now=stop.asked is not None)
+        except DiskFull as error:
+            return _broken_off(str(error))
+        except EngineFailure as error:
+            return _broken_off(f"the {settings.engine.name} engine: {error}")
+        except OSError as error:
+            if not DISK_FULL.search(str(error)):
+                raise
+            return _broken_off(f"{folder.path}: {error.strerror}")
         except ConfigError as error:
             raise workload.refusal(error) if error.key == "workload" else error from None
         finally:
             if runner is not None:
                 runner.stop()
             folder.close()
-    return None
+    return Ended() if stop.asked is None else Ended(stop.asked, f"{stop.asked}: the running cell was finished")
 
 
-def _environment(workload: Workload, talk: Talk, engine: dict[str, Any]) -> dict[str, Any]:
-    """``environment.json``: the command, when it began to measure, the machine, the engine, the prompts' origin."""
+def _broken_off(error: str) -> Ended:
+    return Ended(why=f"error: {error}", error=error)
+
+
+def _rules(settings: Settings, facts: Facts) -> Rules:
+    sharing = Sharing(facts.engine.server_per_arm, settings.faults.wait)
+    return Rules(settings.load.warmup_tokens, settings.load.restart, settings.faults, sharing)
+
+
+def _environment(settings: Settings, workload: Workload, talk: Talk, engine: dict[str, Any] | None) -> dict[str, Any]:
+    """``environment.json``: the command, when it began to measure, the machine, the engine, the prompts' origin.
+
+    ``engine`` None: none was started, and its host is not asked.
+    """
     origin = {**workload.origin, "contexts": talk.file and talk.file.path.name}
     started = datetime.now(UTC).isoformat(timespec="seconds")
-    return {"command": _command(), "started": started, **machine_facts(), **engine, "workload": origin}
+    trusted = settings.model.trust_remote_code
+    told = {"command": _command(), "started": started, "trust_remote_code": trusted, **machine_facts()}
+    if engine is not None:
+        told |= hosts.environment(settings.host) | engine
+    return {**told, "workload": origin}
 
 
 def _command() -> str:
@@ -295,10 +353,11 @@ def _announce(plan: Plan, todo: list[Todo], folder: RunFolder, changed: list[str
     say(f"{counted(len(measured), 'cell')} to measure, estimated at {duration(sum(measured))}")
 
 
-def _finish(settings: Settings, folder: RunFolder, signal: str | None, recorder: Recorder) -> dict[str, Any]:
+def _finish(settings: Settings, folder: RunFolder, ended: Ended, recorder: Recorder) -> dict[str, Any]:
     """The report of what is there, and the summary. A report that fails takes nothing from the stored cells."""
-    extra: dict[str, Any] = {} if signal is None else {"interrupted": signal}
-    if not folder.ids():
+    extra: dict[str, Any] = {"interrupted": ended.signal, "error": ended.error}
+    extra = {name: value for name, value in extra.items() if value is not None}
+    if not folder.ids() or ended.now or ended.error or not settings.report.build:
         return {**_summary(folder), **extra}
     try:
         summary = summarise(folder, settings.report, recorder)

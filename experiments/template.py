@@ -20,7 +20,9 @@ def template_hash(template: str, files: ModelFiles | None) -> str | None:
     from transformers import AutoTokenizer
 
     try:
-        tokenizer = AutoTokenizer.from_pretrained(files.target, revision=files.target_revision)
+        tokenizer = AutoTokenizer.from_pretrained(
+            files.target, revision=files.target_revision, trust_remote_code=files.trust_remote_code
+        )
     except (OSError, ValueError) as error:
         said = str(error).strip().splitlines()[0]
         raise ConfigError("model.target.source", files.target, f"a model with a tokenizer ({said})") from None

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from io import BytesIO
 from pathlib import Path
 
 import pyarrow.csv as pa_csv
-import pyarrow.parquet as pq
 
+from ddbench.storage import write_parquet, write_whole
 from reports.aggregate import Analysis, analyse, csv_table
 from reports.choose import scenarios
 from reports.figures import SavedFigure, draw_run, draw_scenario
@@ -44,8 +45,10 @@ def build_report(run: Path, *, wandb: WandbSettings | None = None, figures: bool
     stored = read_run(run)
     analysis = analyse(stored)
     results = run / "results.parquet"
-    pq.write_table(analysis.table, results)
-    pa_csv.write_csv(csv_table(analysis.table), run / "results.csv")
+    write_parquet(results, analysis.table)
+    text = BytesIO()
+    pa_csv.write_csv(csv_table(analysis.table), text)
+    write_whole(run / "results.csv", text.getvalue())
     drawn = _draw(stored, analysis, run / "figures") if figures else []
     report = run / "report.md"
     built = datetime.now(UTC).strftime("%Y-%m-%d %H:%M:%S UTC")

@@ -82,7 +82,8 @@ def analyse(stored: Stored) -> Analysis:
             row |= measures(point)
             row |= baselines.compare(point, points)
             row |= stage_ms.get(row["point_id"], {})
-            row |= lossless.get(row["point_id"], {})
+            if not row["replayed"]:  # whose tokens are the baseline's by construction
+                row |= lossless.get(row["point_id"], {})
         rows.append({name: row.get(name) for name in RESULTS.names})
     ranks = rank_rates(points, to_frame(pa.Table.from_pylist(rows, schema=RESULTS)))
     table = pa.Table.from_pylist([{**row, RANK: ranks.get(str(row["point_id"]))} for row in rows], schema=RESULTS)

@@ -52,7 +52,9 @@ class Scenario:
 
     @property
     def caveat(self) -> str:
-        """What a caption says of an open loop; empty for a closed one."""
+        """What a caption says of an open loop, or of points from a recording; else empty."""
+        if self.frame["replayed"].any():
+            return " Replayed: computed from a recording, not run."
         if self.rate is None:
             return ""
         return (
@@ -103,6 +105,8 @@ def why_none(frame: pd.DataFrame) -> str:
     done = frame[frame["status"] == "ok"]
     if done.empty:
         return "no point finished with status ok"
+    if done["replayed"].all():
+        return "all points were replayed from a recording, which has counts and no clock: nothing is ranked by speed"
     if (done["output_tokens"] <= done["requests"]).all():
         return "all answers ended with their first token: nothing was decoded, so there is no speed"
     return "no point of status ok has a decode speed"
@@ -179,8 +183,10 @@ def number(value: object, missing: str = "∞") -> str:
 def _own(row: dict[str, Any]) -> str:
     """Marks an arm that leaves runner, attention and scheduling to the engine, and one of a server of somebody else.
 
-    These are ``engine.default_arms`` and ``engine.url``.
+    These are ``engine.default_arms`` and ``engine.url``. Also one that was computed from a recording.
     """
+    if flag(row.get("flags"), "replayed"):
+        return " (replayed)"
     if flag(row.get("flags"), "attached"):
         return " (attached)"
     return " (engine's defaults)" if flag(row.get("flags"), "model_runner") == "default" else ""

@@ -77,7 +77,9 @@ RESULTS = pa.schema(
         ("finish_stop_share", pa.float64()),
         *_fields(pa.string(), "degenerate_reason", "degeneracy_baseline"),
         *_fields(pa.float64(), *(f"{stage}_ms" for stage in STAGES), "peak_memory_gib"),
+        *_fields(pa.float64(), "energy_j", "energy_per_token_j"),  # of all GPUs while the cells were measured
         *_fields(pa.string(), "status", "reason", "log"),
+        ("replayed", pa.bool_()),  # computed from a recording (docs/replay.md): counts alone, no clock
     ]
 )
 

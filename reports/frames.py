@@ -10,11 +10,12 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pyarrow as pa
-import pyarrow.parquet as pq
 import yaml
 
+from ddbench.errors import ConfigError
 from ddbench.metrics import Counts
 from ddbench.records import REQUESTS, ROUNDS, TELEMETRY, Cell
+from ddbench.storage import SCHEMA_VERSION, NewerSchema, check_version, read_parquet
 
 # Cells that gave requests to count. A failed cell may have left some behind: they are not evidence.
 MEASURED = ("ok", "suspect")
@@ -105,9 +106,22 @@ def records(frame: pd.DataFrame) -> list[dict[str, Any]]:
 
 
 def read_run(run: Path) -> Stored:
-    """Read everything a run stored. Missing files give empty values; raises FileNotFoundError without the folder."""
+    """Read everything a run stored. Missing or damaged files give empty values, and the damaged ones a problem each.
+
+    Raises:
+        FileNotFoundError: there is no such folder.
+        ConfigError: a later version of ddbench stored a cell of it.
+    """
     if not run.is_dir():
         raise FileNotFoundError(f"no such run folder: {run}")
+    try:
+        return _read_run(run)
+    except NewerSchema as error:
+        allowed = f"a run of this version of ddbench, with schemas up to {SCHEMA_VERSION}, or an older one; {error}"
+        raise ConfigError("run", str(run), allowed) from None
+
+
+def _read_run(run: Path) -> Stored:
     rows: list[dict[str, Any]] = []
     tables: dict[str, list[pa.Table]] = {"requests": [], "rounds": [], "telemetry": []}
     problems: list[str] = []
@@ -125,9 +139,9 @@ def read_run(run: Path) -> Stored:
     planned = _planned(run, problems)
     return Stored(
         run=run,
-        config=_yaml(run / "config.yaml"),
-        environment=_json(run / "environment.json") or {},
-        dropped=_json(run / "dropped.json") or [],
+        config=_mapping(run / "config.yaml", problems),
+        environment=_mapping(run / "environment.json", problems),
+        dropped=_rows(run / "dropped.json", problems),
         planned=len(planned),
         not_run=[row for cell_id, row in planned.items() if not (run / "cells" / cell_id).is_dir()],
         cells=to_frame(pa.Table.from_pylist(rows, schema=CELLS)),
@@ -152,25 +166,27 @@ def flag(flags: str | None, name: str) -> Any:
 
 
 def finished(requests: pd.DataFrame) -> pd.DataFrame:
-    """The rows that count: no error, and tokens and clocks present."""
-    complete = requests[["output_tokens", "ttft_s", "latency_s", "start_s"]].notna().all(axis=1)
+    """The rows that count: no error, and tokens and clocks present; of a replayed row rounds, since it has no clock."""
+    clocks = requests[["ttft_s", "latency_s", "start_s"]].notna()
+    replayed = ~clocks.any(axis=1) & requests["rounds"].notna()
+    complete = requests["output_tokens"].notna() & (clocks.all(axis=1) | replayed)
     return requests[requests["error"].isna() & complete]
 
 
 def _cell_row(run: Path, folder: Path, problems: list[str]) -> dict[str, Any] | None:
     try:
         cell = Cell.from_dict(yaml.safe_load((folder / "cell.yaml").read_text()))
-    except (yaml.YAMLError, TypeError, KeyError) as error:
+    except (yaml.YAMLError, ValueError, TypeError, KeyError, AttributeError) as error:
         problems.append(f"cells/{folder.name}/cell.yaml cannot be read ({type(error).__name__}): left out")
         return None
     flat = asdict(cell)
     arm = flat.pop("arm")
     arm["flags"] = json.dumps(arm["flags"], sort_keys=True, separators=(",", ":"))
-    try:
-        status = _json(folder / "status.json") or {}
-    except ValueError:
+    status = _json_mapping(folder / "status.json")
+    if status is None:
         status = {}
         problems.append(f"cells/{folder.name}/status.json cannot be read: counted as unfinished")
+    check_version(folder / "status.json", status.get("schema"))
     measured = status.get("status") in MEASURED
     if measured and not (folder / "requests.parquet").is_file():
         status = {**status, "status": "failed", "reason": "requests.parquet is missing"}
@@ -191,7 +207,7 @@ def _planned(run: Path, problems: list[str]) -> dict[str, dict[str, Any]]:
     for path in sorted((run / "planned").glob("*.json")):
         try:
             rows |= {str(row["cell_id"]): row for row in _json(path)}
-        except (ValueError, TypeError, KeyError):
+        except (OSError, ValueError, TypeError, KeyError):
             problems.append(f"planned/{path.name} cannot be read: its cells are not counted as planned")
     axes = ("width", "depth", "nodes", "batch_size", "temperature", "block")
     return dict(sorted(rows.items(), key=lambda item: [(item[1].get(a) is None, item[1].get(a) or 0) for a in axes]))
@@ -220,7 +236,7 @@ def _table(path: Path, schema: pa.Schema) -> pa.Table:
     """A Parquet file in the order and types of ``schema``: missing columns are null, unknown ones left out."""
     if not path.is_file():
         return schema.empty_table()
-    table = pq.read_table(path)
+    table = read_parquet(path)
     present = set(table.column_names)
     columns = [
         table[field.name].cast(field.type) if field.name in present else pa.nulls(len(table), field.type)
@@ -229,9 +245,36 @@ def _table(path: Path, schema: pa.Schema) -> pa.Table:
     return pa.table(columns, schema=schema)
 
 
-def _yaml(path: Path) -> dict[str, Any]:
-    loaded = yaml.safe_load(path.read_text()) if path.is_file() else {}
+def _mapping(path: Path, problems: list[str]) -> dict[str, Any]:
+    """A file of the run's own, YAML or JSON; empty where there is none, or it is damaged."""
+    try:
+        loaded = yaml.safe_load(path.read_text()) if path.suffix == ".yaml" else _json(path)
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError, yaml.YAMLError):
+        loaded = path
+    if loaded is not None and not isinstance(loaded, dict):
+        problems.append(f"{path.name} cannot be read: what it says is missing here")
     return loaded if isinstance(loaded, dict) else {}
+
+
+def _rows(path: Path, problems: list[str]) -> list[dict[str, Any]]:
+    try:
+        loaded = _json(path)
+    except (OSError, ValueError):
+        loaded = path
+    if loaded is not None and not isinstance(loaded, list):
+        problems.append(f"{path.name} cannot be read: the points in it are not counted")
+    return loaded if isinstance(loaded, list) else []
+
+
+def _json_mapping(path: Path) -> dict[str, Any] | None:
+    """A JSON object; empty without the file, None where it is damaged."""
+    try:
+        loaded = _json(path)
+    except (OSError, ValueError):
+        return None
+    return {} if loaded is None else loaded if isinstance(loaded, dict) else None
 
 
 def _json(path: Path) -> Any:

@@ -24,6 +24,7 @@ from reports.sections import (
     paper,
     provenance,
     refused,
+    replayed,
     selection,
     status,
     tables,
@@ -61,8 +62,11 @@ def _nested(line: str) -> str:
 def _scenario(scenario: Scenario, analysis: Analysis, figures: list[SavedFigure], planned: Sequence[str]) -> list[str]:
     """The sections of one scenario; of a fixed length none that ranks. ``planned``: strategies of the run."""
     mine = [figure for figure in figures if figure.scenario == scenario.name]
-    lines = ["## Results", "", *answer.statements(scenario, analysis, planned), ""]
-    if not scenario.fixed_length:
+    if replayed.only(scenario):
+        lines = replayed.section(scenario)
+    else:
+        lines = ["## Results", "", *answer.statements(scenario, analysis, planned), ""]
+    if not scenario.fixed_length and not replayed.only(scenario):
         lines += ["## Best configuration by batch size", "", *tables.best_by_batch(scenario), ""]
         lines += selection.section(scenario, analysis)
         lines += _pictures(mine, "speedup")
@@ -105,7 +109,8 @@ def _maps(figures: list[SavedFigure]) -> list[str]:
         rows.setdefault(figure.path.stem.split("_heatmap_")[1], []).append(figure)
     if not rows:
         return []
-    lines = ["| Acceptance length | Decode speed |", "|:---:|:---:|"]
+    titles = ("Acceptance length", "Decode speed")[: max(map(len, rows.values()))]
+    lines = [f"| {' | '.join(titles)} |", f"|{':---:|' * len(titles)}"]
     for pair in rows.values():
         cells = [f"![{figure.title}](figures/{figure.path.name})" for figure in pair]
         lines.append(f"| {' | '.join(cells)} |")

@@ -31,6 +31,8 @@ def measures(point: Point) -> dict[str, Any]:
         **_steady(point.blocks),
         **_percentiles(point.counts),
     }
+    tokens, joules = row["output_tokens"], point.row["energy_j"]
+    row["energy_per_token_j"] = None if joules is None or not tokens else joules / tokens
     return row | _bandwidth(point, row)
 
 

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from ddbench import metrics
 from ddbench.metrics import Counts
 from ddbench.records import STRATEGIES, content_hash
+from reports import energy
 from reports.frames import MEASURED, Stored, counts_of, finished, flag, records
 from reports.guards.fingerprint import MACHINE, SCENARIO, fingerprint, power_limits
 from reports.quantities import Floats
@@ -76,7 +77,7 @@ class Point:
 
 def points_of(stored: Stored) -> list[Point]:
     """Points in a stable order: scenario, batch size, strategy, shape. Cells without a final status are left out."""
-    limits = power_limits(stored.telemetry)
+    limits, joules = power_limits(stored.telemetry), energy.by_cell(stored.telemetry)
     requests = dict(iter(finished(stored.requests).groupby("cell_id")))
     errors = Counter(stored.requests["cell_id"][stored.requests["error"].notna()])
     cells: dict[str, list[dict[str, Any]]] = {}
@@ -90,6 +91,9 @@ def points_of(stored: Stored) -> list[Point]:
         rows = pd.concat(frames) if frames else stored.requests.iloc[:0]
         block_ids = tuple(int(frame["block"].iloc[0]) for frame in frames)
         described = _description(group, sum(errors[row["cell_id"]] for row in group))
+        gpus = int(flag(described["flags"], "tensor_parallel") or 1)
+        measured = [row for row in group if row["cell_id"] in requests]
+        described["energy_j"] = energy.of_cells(joules, measured, gpus)
         points.append(Point(described, rows, tuple(counts_of(frame) for frame in frames), block_ids))
     return sorted(points, key=lambda point: _order(point.row))
 
@@ -115,6 +119,7 @@ def _description(cells: list[dict[str, Any]], errors: int) -> dict[str, Any]:
         "scenario": content_hash(asked, 8),
         "fingerprint": fingerprint({**row, **machine}),
         "verify_width": metrics.verify_width(row["strategy"], row["depth"], row["nodes"]),
+        "replayed": bool(flag(row["flags"], "replayed")),
     }
 
 

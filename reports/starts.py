@@ -15,7 +15,17 @@ from typing import Any
 from reports.frames import Stored
 
 # Differ between any two starts, or are told elsewhere, and are no conditions of a measurement.
-UNTOLD = ("command", "started", "workload", "prompt_tokens", "engine_warning", "engine_counting", "synthetic")
+UNTOLD = (
+    "command",
+    "started",
+    "workload",
+    "prompt_tokens",
+    "engine_warning",
+    "engine_counting",
+    "host_state",
+    "host_warnings",
+    "synthetic",
+)
 
 
 @dataclass(frozen=True)

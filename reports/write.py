@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from ddbench.storage import write_whole
 from reports.html import to_html
+
+__all__ = ["slug", "write_page", "write_whole"]
 
 
 def write_page(path: Path, markdown: str) -> None:
@@ -12,13 +15,6 @@ def write_page(path: Path, markdown: str) -> None:
     write_whole(path, markdown)
     title = markdown.partition("\n")[0].lstrip("# ")
     write_whole(path.with_suffix(".html"), to_html(markdown, path.parent, title))
-
-
-def write_whole(path: Path, text: str) -> None:
-    """Write by rename: a reader finds the old page or the new one, never half of one."""
-    part = path.with_name(path.name + ".part")
-    part.write_text(text, encoding="utf-8")
-    part.replace(path)
 
 
 def slug(text: str) -> str:

@@ -3,11 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from ddbench.records import Cell, Status
+from runners.telemetry_settings import TelemetrySettings
+
+if TYPE_CHECKING:
+    from runners.hosts.config import HostConfig
+
+# What failed, where it was not the arm itself: "start" the engine did not come up, "died" it ended by itself, "lost"
+# the connection to it or its host, "hang" it made no progress, "disk" no space is left, "memory" it had too little,
+# "hopeless" it did not come up before and is not tried again, "busy" another engine holds its GPU.
+FailureKind = Literal["start", "died", "lost", "hang", "disk", "memory", "hopeless", "busy"]
 
 
 @dataclass(frozen=True)
@@ -52,6 +61,7 @@ class ModelFiles:
     block_size: int | None = None  # as configured; the checkpoint must agree
     mask_token_id: int | None = None  # likewise, where it is configured
     vocab_size: int | None = None  # likewise
+    trust_remote_code: bool = False  # whether Python code that comes with the target may run
 
 
 @dataclass(frozen=True)
@@ -79,6 +89,7 @@ class ServerSpec:
 
     ``context_length`` bounds prompt and answer together. ``server`` is None for the reference engine. ``gaps``: whether
     autoregressive cells at temperature 0 are followed by a pass that is not measured and gathers ``output_gaps``.
+    ``stall_s``: longest time without a token while requests are in flight; ``start_s``: longest start.
     """
 
     model: ModelFiles
@@ -95,6 +106,10 @@ class ServerSpec:
     timeout_s: float
     server: ServerOptions | None = None
     gaps: bool = False
+    stall_s: float = 600.0
+    start_s: float = 1800.0
+    host: HostConfig | None = None  # where the engine runs; None: here
+    telemetry: TelemetrySettings = field(default_factory=TelemetrySettings)
 
 
 @dataclass(frozen=True)
@@ -127,10 +142,19 @@ class CellOutcome:
     gpu: str | None = None
     peak_memory_gib: float | None = None
     build: str | None = None  # see CellStatus
+    kind: FailureKind | None = None  # of a failed cell: what broke; None: the measurement itself came out wrong
+    start_temperature_c: float | None = None  # see CellStatus
+    cooling_s: float | None = None
 
 
 class EngineFailure(Exception):
-    """The engine died, hung or could not start: the text says how."""
+    """The engine died, hung or could not start: the text says how, ``kind`` what it was."""
+
+    kind: FailureKind = "died"
+
+    def __init__(self, text: str, kind: FailureKind | None = None) -> None:
+        super().__init__(text)
+        self.kind = kind or self.kind
 
 
 class Runner(Protocol):

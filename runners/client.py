@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-import json
+import asyncio
 import time
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any
 
-import aiohttp
+import httptools
+import orjson
 
 from runners import completions
-from runners.completions import Speculation, TokenRequest
+from runners.completions import Speculation, TokenRequest, Wire
+from runners.http_stream import Address, HttpStream
 
 CONNECT_TIMEOUT_S = 10.0
 MAX_EVENT_BYTES = 16 * 2**20
@@ -55,71 +57,104 @@ class Client:
     Every request has a connection of its own, so that none meets one that the server is just closing.
     """
 
-    def __init__(self, base_url: str, model: str, timeout_s: float) -> None:
+    def __init__(self, base_url: str, model: str, timeout_s: float, wire: Wire = completions) -> None:
         """``timeout_s`` bounds each request from its start to the end of its stream."""
-        self._url = base_url + completions.PATH
+        self._address = Address.of(base_url)
+        self._wire = wire
         self._model = model
         self._timeout_s = timeout_s
         self._aborted: str | None = None
+        self._open: set[HttpStream] = set()
+        self._reading: set[_Stream] = set()
+        self._read_chunks = 0  # of streams that have ended
 
     async def __aenter__(self) -> Client:
-        self._session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(limit=0, force_close=True),
-            timeout=aiohttp.ClientTimeout(total=self._timeout_s, sock_connect=CONNECT_TIMEOUT_S),
-        )
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await self._session.close()
+        self._end_all()
 
     async def complete(self, request: TokenRequest) -> Completion:
         """Sends one request and reads its stream to the end. Whatever goes wrong becomes ``error``.
 
         Cancelling the task closes the connection, at which the server aborts the request.
         """
-        data = json.dumps(completions.body(request, self._model)).encode()
-        stream = _Stream(request, time.perf_counter())
+        data = self._address.post(self._wire.PATH, orjson.dumps(self._wire.body(request, self._model)))
+        stream = _Stream(request, time.perf_counter(), self._wire)
+        self._reading.add(stream)
         refused = False
         try:
-            await self._read(data, stream)
+            async with asyncio.timeout(self._timeout_s):
+                await self._read(data, stream)
             error = stream.problem()
         except TimeoutError:
             error = f"no end within {self._timeout_s:g} s"
-        except aiohttp.ClientConnectorError as problem:
-            error, refused = f"no connection: {problem.os_error.strerror or problem}", True
-        except aiohttp.ClientError as problem:
+        except _NoConnection as problem:
+            error, refused = f"no connection: {problem}", True
+        except (OSError, httptools.HttpParserError) as problem:
             error = f"the stream broke: {type(problem).__name__}: {problem}"
         except (ValueError, KeyError, TypeError, IndexError) as problem:  # not the JSON that was expected
             error = f"the stream cannot be read: {type(problem).__name__}: {problem}"
-        except RuntimeError:  # of a session that was closed before this request could use it
-            if self._aborted is None:
-                raise
-            error = self._aborted
+        finally:
+            self._reading.discard(stream)
+            self._read_chunks += len(stream.times_s)
         return stream.result((error and self._aborted) or error, refused)
+
+    def chunks(self) -> int:
+        """Chunks with tokens that have come so far, of all streams: it grows while the server makes progress."""
+        return self._read_chunks + sum(len(stream.times_s) for stream in self._reading)
 
     async def abort(self, why: str) -> None:
         """Breaks off all streams: each ends with ``why`` as its error, with what had come."""
         self._aborted = why
-        await self._session.close()
+        self._end_all()
+
+    def _end_all(self) -> None:
+        for each in list(self._open):
+            each.end(ConnectionAbortedError(self._aborted or "the client was closed"))
 
     async def _read(self, data: bytes, stream: _Stream) -> None:
-        headers = {"Content-Type": "application/json"}
-        async with self._session.post(self._url, data=data, headers=headers) as response:
-            if response.status != 200:
-                stream.error = f"HTTP {response.status}: {_plain(await response.text())}"
-                return
-            async for part in response.content.iter_any():
-                stream.feed(part, time.perf_counter())
+        if self._aborted is not None:
+            raise ConnectionAbortedError(self._aborted)
+        loop, at = asyncio.get_running_loop(), self._address
+        answer = HttpStream(data, stream.feed, loop.create_future())
+        self._open.add(answer)
+        try:
+            await _connect(loop, at, answer)
+            await answer.done
+        finally:
+            self._open.discard(answer)
+            answer.end(None)
+            if not answer.done.cancelled():
+                answer.done.exception()  # asked for, so that asyncio does not warn of one that nobody waited for
+        if answer.status != 200:
+            stream.error = f"HTTP {answer.status}: {_plain(bytes(answer.refusal))}"
 
 
-@dataclass
+class _NoConnection(Exception):
+    """The server could not be reached: the text says why."""
+
+
+async def _connect(loop: asyncio.AbstractEventLoop, at: Address, answer: HttpStream) -> None:
+    """Opens the connection, on which the request is then sent."""
+    try:
+        async with asyncio.timeout(CONNECT_TIMEOUT_S):
+            await loop.create_connection(lambda: answer, at.host, at.port, ssl=at.tls)
+    except TimeoutError:
+        raise _NoConnection(f"none within {CONNECT_TIMEOUT_S:g} s") from None
+    except OSError as problem:
+        raise _NoConnection(problem.strerror or str(problem)) from None
+
+
+@dataclass(eq=False)
 class _Stream:
     """A stream being read: server-sent events, one JSON object a ``data:`` line, ``[DONE]`` at the end."""
 
     request: TokenRequest
     start_s: float
+    wire: Wire = completions
     token_ids: list[int] = field(default_factory=list)
     times_s: list[float] = field(default_factory=list)
     tokens: list[int] = field(default_factory=list)
@@ -146,12 +181,12 @@ class _Stream:
         if data == b"[DONE]":
             self.done = True
             return
-        event = completions.read_event(json.loads(data))
+        event = self.wire.read_event(orjson.loads(data), len(self.token_ids))
         if event.token_ids:
-            self.token_ids.extend(event.token_ids)
+            self.token_ids += event.token_ids
             self.times_s.append(now_s)
             self.tokens.append(len(event.token_ids))
-            self.gaps.extend(event.gaps)
+            self.gaps += event.gaps
         self.finish_reason = event.finish_reason or self.finish_reason
         if event.prompt_tokens is not None:
             self.prompt_tokens, self.cached_tokens = event.prompt_tokens, event.cached_tokens
@@ -191,10 +226,10 @@ class _Stream:
         )
 
 
-def _plain(text: str) -> str:
+def _plain(body: bytes) -> str:
     """The message in an error answer, on one line."""
     try:
-        said: Any = completions.error_text(json.loads(text))
+        said: Any = completions.error_text(orjson.loads(body))
     except ValueError:
-        said = text
+        said = body.decode(errors="replace")
     return " ".join(str(said).split())[:500] or "no message"

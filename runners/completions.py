@@ -9,7 +9,7 @@ documentation of its OpenAI-compatible server. The last one needs vLLM 0.32 with
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple, Protocol
 
 PATH = "/v1/completions"
 
@@ -45,8 +45,7 @@ class Speculation:
     drafted_by_round: tuple[int, ...] | None = None
 
 
-@dataclass(frozen=True)
-class Event:
+class Event(NamedTuple):
     """One event of a stream, as far as it says anything; ``token_ids`` are those new in it.
 
     ``gaps``: of each new token, the best log-probability less the second best; None where it is neither of the two.
@@ -60,6 +59,16 @@ class Event:
     speculation: Speculation | None = None
     error: str | None = None
     gaps: tuple[float | None, ...] = ()
+
+
+class Wire(Protocol):
+    """How requests are put to a server and what its streams say; this module is one."""
+
+    PATH: str
+
+    def body(self, request: TokenRequest, model: str) -> dict[str, Any]: ...
+
+    def read_event(self, data: dict[str, Any], have: int = 0) -> Event: ...
 
 
 def body(request: TokenRequest, model: str) -> dict[str, Any]:
@@ -87,29 +96,36 @@ def body(request: TokenRequest, model: str) -> dict[str, Any]:
     }
 
 
-def read_event(data: dict[str, Any]) -> Event:
-    """What one ``data:`` object of the stream says.
+def read_event(data: dict[str, Any], have: int = 0) -> Event:
+    """What one ``data:`` object of the stream says; ``have`` counts the tokens that came before it.
 
     Raises:
         ValueError: a choice without ``token_ids``: the server does not know ``return_token_ids``.
     """
     if "error" in data:
         return Event(error=error_text(data))
-    usage = data.get("usage") or {}
-    details = usage.get("prompt_tokens_details") or {}
     token_ids, finish_reason, logprobs = (), None, None
     if choices := data.get("choices"):
-        token_ids, finish_reason = choices[0].get("token_ids"), choices[0].get("finish_reason")
+        choice = choices[0]
+        token_ids, finish_reason, logprobs = (
+            choice.get("token_ids"),
+            choice.get("finish_reason"),
+            choice.get("logprobs"),
+        )
         if token_ids is None:
             raise ValueError("the server sends no token ids: it does not know return_token_ids")
-        logprobs = choices[0].get("logprobs")
+    usage, metrics = data.get("usage"), data.get("metrics")
+    if not (usage or metrics or logprobs):  # nearly all events: what is made of one decides what a client can take
+        return Event(tuple(token_ids), finish_reason)
+    usage = usage or {}
+    details = usage.get("prompt_tokens_details") or {}
     return Event(
         tuple(token_ids),
         finish_reason,
         usage.get("prompt_tokens"),
         usage.get("completion_tokens"),
         details.get("cached_tokens"),
-        _speculation((data.get("metrics") or {}).get("speculative_decoding")),
+        _speculation((metrics or {}).get("speculative_decoding")),
         gaps=_gaps(logprobs),
     )
 

@@ -55,6 +55,12 @@ def cause(log: str) -> str | None:
     return None
 
 
+def last_lines(log: str, count: int = 3) -> str:
+    """The last lines that say something, in one line; for what has ended without a cause."""
+    lines = [line.strip() for line in map(_bare, log.splitlines()) if line.strip()]
+    return " | ".join(lines[-count:])[:CAUSE_CHARACTERS] or "nothing"
+
+
 def _bare(line: str) -> str:
     return _PREFIX.sub("", _COLOUR.sub("", line)).rstrip()
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -64,10 +64,11 @@ class MemoryGate:
     """What was in use on each GPU before a server started, in GiB; None: it cannot be read."""
 
     levels: tuple[tuple[Gpu, float | None], ...]
+    read: Callable[[Gpu], float | None] = used_gib  # how it is read where the GPUs are
 
     @classmethod
-    def before(cls, gpus: Sequence[Gpu]) -> MemoryGate:
-        return cls(tuple((gpu, used_gib(gpu)) for gpu in gpus))
+    def before(cls, gpus: Sequence[Gpu], read: Callable[[Gpu], float | None] = used_gib) -> MemoryGate:
+        return cls(tuple((gpu, read(gpu)) for gpu in gpus), read)
 
     def wait(self, timeout_s: float) -> str | None:
         """Waits until every GPU is back at its level; what is missing after ``timeout_s`` seconds, in words.
@@ -86,7 +87,7 @@ class MemoryGate:
 
     def _missing(self) -> str | None:
         for gpu, level in self.levels:
-            now = used_gib(gpu)
+            now = self.read(gpu)
             if level is None or now is None:
                 return f"the memory of GPU {gpu} cannot be read (nvidia-ml-py missing?)"
             if now > level + TOLERANCE_GIB:

@@ -7,10 +7,12 @@ import contextlib
 import random
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from runners import completions
 from runners.client import Client, Completion, not_sent
-from runners.completions import TokenRequest
+from runners.completions import TokenRequest, Wire
+from runners.loop_lag import LoopLag
 
 WATCH_S = 0.25
 GONE = "the engine is gone"
@@ -39,11 +41,21 @@ class OpenLoop:
 
 
 @dataclass(frozen=True)
+class Watch:
+    """What ends a run early; see :func:`run_load`."""
+
+    alive: Callable[[], bool]
+    limit_s: float | None
+    stall_s: float | None
+
+
+@dataclass(frozen=True)
 class LoadResult:
     """Results in the order of the requests. Times are of ``time.perf_counter``, in seconds.
 
     ``ended``: why the run ended before its last request was sent or answered (the requests it cost have an ``error``);
-    None for a whole run. ``waits_s``: delay of each sent request behind its arrival, 0 in a closed loop.
+    None for a whole run. ``stalled``: it ended since no token came. ``waits_s``: delay of each sent request behind its
+    arrival, 0 in a closed loop.
     """
 
     completions: tuple[Completion, ...]
@@ -52,6 +64,8 @@ class LoadResult:
     finish_s: float
     peak_in_flight: int
     ended: str | None = None
+    stalled: bool = False
+    lag: LoopLag = field(default_factory=LoopLag)  # of the client's event loop meanwhile
 
 
 def arrivals(load: OpenLoop, count: int) -> list[float]:
@@ -71,35 +85,42 @@ def run_load(
     *,
     timeout_s: float,
     limit_s: float | None = None,
+    stall_s: float | None = None,
     alive: Callable[[], bool] = lambda: True,
     on_finish: OnFinish | None = None,
+    wire: Wire = completions,
 ) -> LoadResult:
     """Sends all requests under ``load`` and waits for their ends.
 
     Args:
         timeout_s: for each request.
         limit_s: for the whole run, which then ends with what there is; None: no limit.
+        stall_s: longest time without a token while requests are in flight; then the run ends too.
         alive: asked four times a second; once it says no, or a connection is refused, the run ends with what there is.
         on_finish: called between chunks of other streams, so it must be quick.
+        wire: the language of the server.
     """
-    return asyncio.run(_run(Client(base_url, model, timeout_s), requests, load, limit_s, alive, on_finish))
+    return asyncio.run(
+        _run(Client(base_url, model, timeout_s, wire), requests, load, Watch(alive, limit_s, stall_s), on_finish)
+    )
 
 
 async def _run(
     client: Client,
     requests: Sequence[TokenRequest],
     load: ClosedLoop | OpenLoop,
-    limit_s: float | None,
-    alive: Callable[[], bool],
+    watch: Watch,
     on_finish: OnFinish | None,
 ) -> LoadResult:
     async with client:
         run = _Run(client, requests, on_finish)
-        watcher = asyncio.create_task(run.watch(alive, limit_s))
+        watcher = asyncio.create_task(run.watch(watch))
+        lag_watch = asyncio.create_task(run.lag.watch())
         try:
             await (run.closed(load) if isinstance(load, ClosedLoop) else run.open(load))
         finally:
             watcher.cancel()
+            lag_watch.cancel()
     return run.result()
 
 
@@ -112,7 +133,9 @@ class _Run:
         self._waits_s: list[float] = [0.0] * len(requests)
         self._in_flight = self._peak = 0
         self._ended: str | None = None
+        self._stalled = False
         self._over = asyncio.Event()
+        self.lag = LoopLag()
         self._start_s = time.perf_counter()
 
     async def closed(self, load: ClosedLoop) -> None:
@@ -142,19 +165,29 @@ class _Run:
                 self._waits_s[index] = max(time.perf_counter() - due_s, 0.0)
                 group.create_task(sent(index))
 
-    async def watch(self, alive: Callable[[], bool], limit_s: float | None) -> None:
+    async def watch(self, watch: Watch) -> None:
+        chunks, since_s = 0, time.monotonic()
         while True:
-            if not alive():
+            now_s, before = time.monotonic(), chunks
+            chunks = self._client.chunks()
+            if chunks != before or not self._in_flight:
+                since_s = now_s
+            if not watch.alive():
                 await self._end(GONE)
-            elif limit_s is not None and time.perf_counter() - self._start_s > limit_s:
-                await self._end(f"not done within {limit_s:g} s")
+            elif watch.limit_s is not None and time.perf_counter() - self._start_s > watch.limit_s:
+                await self._end(f"not done within {watch.limit_s:g} s")
+            elif watch.stall_s is not None and now_s - since_s > watch.stall_s:
+                self._stalled = self._ended is None
+                await self._end(f"no token for {watch.stall_s:g} s with {self._in_flight} requests in flight")
             await asyncio.sleep(WATCH_S)
 
     def result(self) -> LoadResult:
         now_s = time.perf_counter()
         pairs = zip(self._requests, self._results, strict=True)
         completions = tuple(found or not_sent(request, self._ended or GONE, now_s) for request, found in pairs)
-        return LoadResult(completions, tuple(self._waits_s), self._start_s, now_s, self._peak, self._ended)
+        return LoadResult(
+            completions, tuple(self._waits_s), self._start_s, now_s, self._peak, self._ended, self._stalled, self.lag
+        )
 
     async def _send(self, index: int) -> None:
         if self._ended:

@@ -1,36 +1,65 @@
-"""The built-in PyTorch engine, in a process of its own: a crash or a hang of one cell does not end the sweep."""
+"""The built-in PyTorch engine, in a process of its own: a crash or a hang of one cell does not end the sweep.
+
+On another host the same process runs there, from the source of this checkout (:mod:`runners.remote_link`).
+"""
 
 from __future__ import annotations
 
-import multiprocessing
+import json
 import os
-import signal
 import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from multiprocessing.connection import Connection
-from multiprocessing.context import SpawnProcess
 from pathlib import Path
 from typing import Any
 
 from ddbench.errors import ConfigError
 from runners.base import Answers, CellJob, CellOutcome, EngineFailure, NewPrompts, Prompt, ServerSpec
+from runners.engine_log import last_lines, read_tail
+from runners.hosts import LOCAL, Host, HostConfig, host_of
+from runners.links import ChildLink, Link
 from runners.machine import version
-from runners.worker import serve
 
-START_TIMEOUT_S = 1800.0  # a large model may come over the network
-
-
-def engine_version() -> str:
-    """ddbench, torch and transformers: what decides how the reference engine computes."""
-    return " ".join(f"{package} {version(package)}" for package in ("ddbench", "torch", "transformers"))
+PARTS = ("torch", "transformers")
+VERSIONS = """
+import importlib.metadata, json, sys
+print(json.dumps({name: importlib.metadata.version(name) for name in sys.argv[1:]}))
+"""
 
 
-def unsupported(*, host_kind: str, attention: str) -> str | None:
-    """Why this engine cannot run a model on a host, whatever the strategy; None if it can."""
-    if host_kind != "local":
-        return "the reference engine runs on the local host only"
+def engine_version(config: HostConfig = LOCAL) -> str:
+    """ddbench, torch and transformers: what decides how the reference engine computes.
+
+    Raises:
+        ConfigError: the host has no environment that the engine could run in.
+        HostFailure: it is down.
+    """
+    ours = {part: version(part) for part in ("ddbench", *PARTS)}
+    if config.kind != "local":
+        ours |= _versions_on(host_of(config))
+    return " ".join(f"{package} {found}" for package, found in ours.items())
+
+
+def python_on(config: HostConfig) -> str:
+    """The interpreter on another host that the engine runs in. Raises ConfigError where none is configured."""
+    python = config.engine_python("reference")
+    if python is None:
+        raise ConfigError("host.pythons.reference", None, "an interpreter on the host, with torch and transformers")
+    return python
+
+
+def _versions_on(host: Host) -> dict[str, str]:
+    python = python_on(host.config)
+    done = host.run([python, "-I", "-c", VERSIONS, *PARTS])
+    if not done.ok:
+        raise ConfigError("host.pythons.reference", python, f"a Python with torch and transformers ({done.said})")
+    found: dict[str, str] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+def unsupported(*, attention: str) -> str | None:
+    """Why this engine cannot run a model, whatever the strategy; None if it can."""
     if attention != "full":
         return (
             "the reference engine runs full attention only: siblings of a tree would share a hybrid's recurrent state"
@@ -47,20 +76,15 @@ class ReferenceRunner:
     def __init__(self, spec: ServerSpec) -> None:
         self.spec = spec
         self._log: Path | None = None
-        self._process: SpawnProcess | None = None
-        self._connection: Connection | None = None
+        self._link: Link | None = None
 
     def start(self) -> dict[str, Any]:
         self.stop()
-        context = multiprocessing.get_context("spawn")
-        self._connection, theirs = context.Pipe()
         descriptor, log = tempfile.mkstemp(prefix="ddbench-", suffix=".log")
         os.close(descriptor)
         self._log = Path(log)
-        self._process = context.Process(target=serve, args=(theirs, self.spec, log), name="ddbench-reference")
-        self._process.start()
-        theirs.close()
-        kind, *rest = self._receive(START_TIMEOUT_S)
+        self._link = self._open(self._log)
+        kind, *rest = self._starting()
         if kind == "ready":
             facts: dict[str, Any] = rest[0]
             return facts
@@ -71,24 +95,27 @@ class ReferenceRunner:
         self.stop()
         with kept.open("a", encoding="utf-8") as stream:
             stream.write(rest[0])
-        raise EngineFailure(f"the engine did not start: {rest[0].strip().splitlines()[-1]} (see {kept})")
+        raise EngineFailure(f"the engine did not start: {rest[0].strip().splitlines()[-1]} (see {kept})", "start")
 
     def run_cell(self, job: CellJob, on_progress: Callable[[int, int], None]) -> CellOutcome:
-        if self._connection is None:
+        if self._link is None:
             self.start()
-        assert self._connection is not None
+        link = self._link
+        assert link is not None
         deadline = time.monotonic() + self.spec.timeout_s
-        self._connection.send(job)
+        self._send(link.job(job))
         while True:
-            kind, *rest = self._receive(deadline - time.monotonic())
+            kind, *rest = self._receive(min(deadline - time.monotonic(), self.spec.stall_s))
+            if kind == "alive":
+                continue
             if kind == "done":
                 outcome: CellOutcome = rest[0]
+                link.fetch(job)
                 return outcome
             on_progress(rest[0], rest[1])
 
     def ask(self, prompts: tuple[Prompt, ...]) -> dict[str, Any]:
-        assert self._connection is not None
-        self._connection.send(NewPrompts(prompts))
+        self._send(NewPrompts(prompts))
         kind, *rest = self._receive(self.spec.timeout_s)
         if kind == "refused":
             raise ConfigError(*rest)
@@ -97,48 +124,68 @@ class ReferenceRunner:
         return facts
 
     def texts(self, token_ids: Sequence[Sequence[int]]) -> list[str]:
-        assert self._connection is not None
-        self._connection.send(Answers(tuple(map(tuple, token_ids))))
+        self._send(Answers(tuple(map(tuple, token_ids))))
         _, *rest = self._receive(self.spec.timeout_s)
         texts: list[str] = rest[0]
         return texts
 
     def stop(self) -> None:
-        if self._connection is not None:
-            self._connection.close()
-            self._connection = None
-        if self._process is not None:
-            _end(self._process)
-            self._process = None
+        if self._link is not None:
+            self._link.end()
+            self._link = None
         if self._log is not None:
             self._log.unlink(missing_ok=True)
             self._log = None
 
+    def _open(self, log: Path) -> Link:
+        """The engine's process, started; it has yet to say that it is ready."""
+        host = self.spec.host
+        if host is None or host.kind == "local":
+            return ChildLink(self.spec, log)
+        from runners.remote_link import RemoteLink
+
+        return RemoteLink(host_of(host), python_on(host), self.spec, log)
+
+    def _starting(self) -> tuple[Any, ...]:
+        """The first message. Raises EngineFailure, with the last lines of the log, when none comes; it is kept."""
+        kept, self._log = self._log, None
+        assert kept is not None
+        try:
+            message = self._receive(self.spec.start_s)
+        except EngineFailure as failure:
+            timeout = failure.kind == "hang"
+            what = f"it was not ready in {self.spec.start_s:g} s" if timeout else str(failure)
+            last = last_lines(read_tail(kept))
+            kind = failure.kind if failure.kind == "lost" else "start"
+            raise EngineFailure(
+                f"the engine did not start: {what}; its last lines: {last} (see {kept})", kind
+            ) from None
+        self._log = kept
+        return message
+
+    def _send(self, message: object) -> None:
+        """Raises EngineFailure when the process is gone."""
+        assert self._link is not None
+        try:
+            self._link.send(message)
+        except OSError:
+            failure = self._link.death()
+            self.stop()
+            raise failure from None
+
     def _receive(self, timeout_s: float) -> tuple[Any, ...]:
         """The next message. Raises EngineFailure when the process is gone or silent for too long."""
-        assert self._connection is not None
-        assert self._process is not None
+        assert self._link is not None
         try:
-            if self._connection.poll(max(timeout_s, 0.0)):
-                message: tuple[Any, ...] = self._connection.recv()
-                return message
+            message = self._link.receive(timeout_s)
         except (EOFError, OSError):
-            self._process.join(10)
-            code = self._process.exitcode
+            failure = self._link.death()
             self.stop()
-            died = f"signal {-code}" if code is not None and code < 0 else f"exit code {code}"
-            raise EngineFailure(f"the engine process died ({died})") from None
+            raise failure from None
+        if message is not None:
+            return message
         self.stop()
-        raise EngineFailure("no answer from the engine in time (see engine.timeout_s)")
-
-
-def _end(process: SpawnProcess) -> None:
-    """Ends a child that no longer has a pipe, gently and then with its whole process group."""
-    process.join(2)
-    if process.is_alive() and process.pid is not None:
-        try:
-            os.killpg(process.pid, signal.SIGKILL)
-        except (ProcessLookupError, PermissionError):  # not yet the leader of a group of its own
-            process.kill()
-        process.join(10)
-    process.close()
+        if timeout_s >= self.spec.stall_s:
+            said = f"no token for {self.spec.stall_s:g} s (see engine.stall_timeout_s)"
+            raise EngineFailure(f"the engine hangs: {said}", "hang")
+        raise EngineFailure("no answer from the engine in time (see engine.timeout_s)", "hang")

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from ddbench.records import REQUESTS, ROUNDS, TELEMETRY, Cell
+from ddbench.storage import write_parquet
 from runners.base import Prompt
 from runners.gaps import Gaps
 from runners.telemetry import Sample
@@ -52,7 +52,7 @@ def write_rows(folder: Path, cell: Cell, requests: Rows, rounds: Rows | None, sa
         ("telemetry", TELEMETRY, telemetry),
     ):
         if rows is not None:
-            pq.write_table(pa.Table.from_pylist(rows, schema=schema), folder / f"{name}.parquet")
+            write_parquet(folder / f"{name}.parquet", pa.Table.from_pylist(rows, schema=schema))
 
 
 def _request(cell: Cell, prompt: Prompt, repeat: int, generation: Generation) -> dict[str, Any]:

@@ -1,44 +1,66 @@
 """The process in which the reference engine lives: loads the pair, then measures the cells it is sent.
 
 Messages to the parent are tuples: ``("ready", facts)``, ``("refused", key, value, allowed)``, ``("crashed", text)``,
-``("progress", done, all)``, ``("done", CellOutcome)``, ``("asked", facts)``, ``("texts", texts)``. From the parent come
-:class:`CellJob`, :class:`NewPrompts` and :class:`Answers` values; the end of the pipe ends the process.
+``("progress", done, all)``, ``("alive",)`` while tokens come, ``("done", CellOutcome)``, ``("asked", facts)``,
+``("texts", texts)``. From the parent come :class:`CellJob`, :class:`NewPrompts` and :class:`Answers` values; the end of
+the pipe ends the process.
 """
 
 from __future__ import annotations
 
+import errno
 import gc
 import hashlib
 import os
+import platform
 import signal
 import sys
 import tempfile
 import threading
 import time
 import traceback
+from dataclasses import replace
 from multiprocessing import parent_process
-from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import ddbench
 from ddbench.errors import ConfigError
-from runners import gaps
+from runners import gaps, keeper
 from runners.base import Answers, CellJob, CellOutcome, ModelFiles, NewPrompts, ServerSpec
+from runners.devices import gpus_of
+from runners.gpu_locks import names_of
+from runners.hosts import agent
+from runners.hosts.local import lock_folder
+from runners.machine import version
 from runners.prompts import Encoder, Tokenized, lengths, plain_texts, stop_ids
 from runners.tables import Measured, write_tables
-from runners.telemetry import Telemetry
+from runners.telemetry import Telemetry, open_source, wait_until_cool
+from runners.telemetry.outcome import noted
 
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+ALIVE_S = 0.5  # between two signs of life
 ENGINE_SOURCE = ("decoding", "drafters", "tree")  # packages of ddbench
 
 
-def serve(connection: Connection, spec: ServerSpec, log: str) -> None:
-    """Entry point of the process. ``log`` takes what is printed before the first cell."""
+class Connection(Protocol):
+    """The process's end of its line to the parent."""
+
+    def send(self, message: tuple[Any, ...]) -> None: ...
+
+    def recv(self) -> Any: ...
+
+
+def serve(connection: Connection, spec: ServerSpec, log: str | None) -> None:
+    """Entry point of the process. ``log`` takes what is printed before the first cell; None: all goes to the output
+    that it has, and cells get no log of their own."""
     os.setsid()  # its own group: the terminal's Ctrl-C is the parent's to handle
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_die_with_parent, daemon=True).start()
-    _redirect(Path(log))
+    if log is not None:
+        _redirect(Path(log))
     try:
+        _take_gpu(spec)
         engine = Engine(spec)
     except ConfigError as error:
         connection.send(("refused", error.key, error.value, error.allowed))
@@ -53,7 +75,8 @@ def serve(connection: Connection, spec: ServerSpec, log: str) -> None:
         except EOFError:
             return
         if isinstance(job, CellJob):
-            _redirect(job.folder / "server.log")
+            if log is not None:
+                _redirect(job.folder / "server.log")
             connection.send(("done", engine.measure(job, connection)))
         elif isinstance(job, NewPrompts):
             connection.send(engine.ask(job))
@@ -94,6 +117,10 @@ class Engine:
             "engine_threads": torch.get_num_threads(),
             "engine_gpu": self.gpu,
             "torch_cuda": torch.version.cuda,
+            "engine_environment": {
+                "python": platform.python_version(),
+                **{name: version(name) for name in ("torch", "transformers")},
+            },
             "prompt_tokens": lengths(self.prompts),
         }
 
@@ -112,7 +139,9 @@ class Engine:
         except Exception as error:  # noqa: BLE001  one cell's failure must not stop the others
             traceback.print_exc()
             first = (str(error) or "no message").strip().splitlines()[0]
-            return CellOutcome("failed", f"{type(error).__name__}: {first}", self.gpu, None)
+            outcome = CellOutcome("failed", f"{type(error).__name__}: {first}", self.gpu)
+            full = isinstance(error, OSError) and error.errno in FULL
+            return replace(outcome, kind="disk") if full else outcome
 
     def _measure(self, job: CellJob, connection: Connection) -> CellOutcome:
         import torch
@@ -125,10 +154,13 @@ class Engine:
         if self.cuda:
             torch.cuda.empty_cache()
             torch.cuda.reset_peak_memory_stats(self.pair.device)
+        gpus = [self.pair.device.index or 0] if self.cuda else []
+        start = wait_until_cool([open_source(gpu) for gpu in gpus], self.spec.telemetry)
         batch = job.cell.batch_size
         warmup = [self.warmup[index % len(self.warmup)] for index in range(batch)]
         clock = time.perf_counter()
-        decode(self.pair, strategy, self._requests(job.cell, warmup, 0, job.warmup_tokens), batch)
+        ticking = Ticking(connection)
+        decode(self.pair, strategy, self._requests(job.cell, warmup, 0, job.warmup_tokens), batch, clock=ticking)
         _log(
             f"{strategy}: {batch} warm-up requests of {job.warmup_tokens} tokens in {time.perf_counter() - clock:.3f} s"
         )
@@ -146,19 +178,19 @@ class Engine:
             connection.send(("progress", done, len(requests)))
 
         clock = time.perf_counter()
-        with Telemetry(self.pair.device.index or 0 if self.cuda else None) as telemetry:
-            generations = decode(self.pair, strategy, requests, batch, on_finish=finished)
+        with Telemetry(gpus, self.spec.telemetry.interval_s) as telemetry:
+            generations = decode(self.pair, strategy, requests, batch, clock=ticking, on_finish=finished)
         _log(f"{len(requests)} requests, {batch} in flight, in {time.perf_counter() - clock:.3f} s")
         measured: list[Measured] = [
             (item.prompt, repeat, generation) for (item, repeat), generation in zip(todo, generations, strict=True)
         ]
         peak = torch.cuda.max_memory_allocated(self.pair.device) / 2**30 if self.cuda else telemetry.peak_rss_gib
-        found = self._gaps(measured) if gaps.wanted(self.spec, job.cell) else None
+        found = self._gaps(measured, ticking) if gaps.wanted(self.spec, job.cell) else None
         write_tables(job.folder, job.cell, measured, telemetry.samples, found)
         status, reason = judge(arm.strategy, measured)
-        return CellOutcome(status, reason, self.gpu, peak, self.build)
+        return noted(CellOutcome(status, reason, self.gpu, peak, self.build), start)
 
-    def _gaps(self, measured: list[Measured]) -> list[gaps.Gaps | None]:
+    def _gaps(self, measured: list[Measured], ticking: Ticking) -> list[gaps.Gaps | None]:
         """``output_gaps`` of the first repeat. What goes wrong is said in the log: the cell has been measured."""
         from ddbench.decoding.gaps import top_two_gaps
 
@@ -166,6 +198,7 @@ class Engine:
         clock = time.perf_counter()
         for _, repeat, generation in measured:
             wanted = repeat == 0 and generation.error is None
+            ticking()
             try:
                 ids = generation.request.token_ids, generation.output_token_ids
                 found.append(top_two_gaps(self.pair, *ids) if wanted else None)
@@ -183,6 +216,38 @@ class Engine:
             Request(item.prompt.id, item.token_ids, new_tokens, sampling, self.stop_ids, item.prompt.turn)
             for item in items
         ]
+
+
+class Ticking:
+    """The clock that decoding reads in every round; the parent hears of it now and then, as a sign of progress."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection, self._told_s = connection, time.perf_counter()
+
+    def __call__(self) -> float:
+        now_s = time.perf_counter()
+        if now_s - self._told_s > ALIVE_S:
+            self._told_s = now_s
+            self._connection.send(("alive",))
+        return now_s
+
+
+def _take_gpu(spec: ServerSpec) -> None:
+    """Lets torch see the GPUs of ``host.gpus`` alone, and locks the one that is used until this process ends.
+
+    Raises:
+        ConfigError: another engine of ddbench holds it.
+    """
+    host = spec.host
+    gpus = gpus_of(spec.device, 1, host)
+    if host is not None and host.gpus is not None:
+        os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, host.gpus))
+    if host is not None and host.share_gpus:
+        return
+    for name in names_of(gpus, agent.facts()["gpus"]) if gpus else ():
+        problem = keeper.lock(str(lock_folder() / f"{name}.lock"))
+        if problem is not None:
+            raise ConfigError("engine.device", spec.device, f"a GPU that is free, or host.share_gpus=true; {problem}")
 
 
 def judge(strategy: str, measured: list[Measured]) -> tuple[Any, str | None]:
@@ -229,6 +294,7 @@ def _load(spec: ServerSpec, scratch: Path) -> Any:
             revision=model.target_revision,
             dflash_revision=model.dflash_revision,
             eagle_revision=model.eagle_revision,
+            trust_remote_code=model.trust_remote_code,
         )
     except ConfigError as error:
         keys = {name: f"model.{name}.source" for name in ("target", "dflash", "eagle")}

@@ -44,6 +44,7 @@ def load_pair(
     revision: str | None = None,
     dflash_revision: str | None = None,
     eagle_revision: str | None = None,
+    trust_remote_code: bool = False,
 ) -> ModelPair:
     """Loads a target and its drafters, each from a folder or a Hugging Face id with a revision.
 
@@ -54,7 +55,7 @@ def load_pair(
     """
     where, precision = _device(device), _dtype(dtype)
     folder = resolve_checkpoint("target", target, revision)
-    model, tokenizer = _load_target(target, folder, where, precision)
+    model, tokenizer = _load_target(target, folder, where, precision, trust_remote_code)
     check_target(model)
     config = text_config(model)
     settings: dict[str, Any] = {"target_config": config, "device": where, "dtype": precision}
@@ -65,12 +66,20 @@ def load_pair(
     return ModelPair(model, tokenizer, block_drafter, step_drafter, where, precision)
 
 
-def _load_target(name: str | Path, folder: Path, device: torch.device, dtype: torch.dtype) -> tuple[Any, Any]:
+def _load_target(
+    name: str | Path, folder: Path, device: torch.device, dtype: torch.dtype, trust_remote_code: bool
+) -> tuple[Any, Any]:
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     try:
-        model = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, attn_implementation="sdpa")
-        tokenizer = AutoTokenizer.from_pretrained(folder)
+        model = AutoModelForCausalLM.from_pretrained(
+            folder,
+            dtype=dtype,
+            attn_implementation="sdpa",
+            use_safetensors=True,
+            trust_remote_code=trust_remote_code,
+        )
+        tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=trust_remote_code)
     except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise ConfigError(

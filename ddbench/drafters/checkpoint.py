@@ -1,9 +1,9 @@
 """Reading drafters from the checkpoints their authors publish, and refusing those that do not belong to the target.
 
 A checkpoint is a folder, or a Hugging Face id with an optional revision: ``config.json`` and safetensors, one file or
-shards with an index (or, where there are none, ``pytorch_model.bin``). Several later drafters keep DFlash's
-architecture name or weights and add a correction head; run as plain DFlash they draft almost nothing right, so they are
-refused by name (Domino, DSpark, DFlash 2, LiLiCorr).
+shards with an index. Pickled weights can run code and are never read (docs/security.md has how to convert them).
+Several later drafters keep DFlash's architecture name or weights and add a correction head; run as plain DFlash they
+draft almost nothing right, so they are refused by name (Domino, DSpark, DFlash 2, LiLiCorr).
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from pickle import UnpicklingError
 from typing import Any, TypeVar
 
 import torch
@@ -23,7 +22,7 @@ from ddbench.errors import ConfigError, DrafterMismatch
 
 C = TypeVar("C")
 
-_PICKLE = "pytorch_model.bin"  # some EAGLE-3 authors publish nothing else; read with weights_only
+ALLOWED = ("*.json", "*.safetensors", "*.txt", "*.jinja", "*.model")  # what is downloaded of a checkpoint
 
 DFLASH_ARCHITECTURES = ("DFlashDraftModel",)
 EAGLE3_ARCHITECTURES = ("LlamaForCausalLMEagle3", "Eagle3LlamaForCausalLM")
@@ -200,14 +199,8 @@ def resolve_checkpoint(key: str, source: str | Path, revision: str | None = None
         raise ConfigError(key, text, "an existing folder with config.json and safetensors, or a Hugging Face id")
     from huggingface_hub import snapshot_download
 
-    def fetch(*patterns: str) -> Path:
-        return Path(snapshot_download(text, revision=revision, allow_patterns=list(patterns)))
-
     try:
-        folder = fetch("*.json", "*.safetensors", "*.txt", "*.jinja")
-        if not any(folder.glob("*.safetensors")):
-            folder = fetch("*.json", "*.txt", "*.jinja", _PICKLE)
-        return folder
+        return Path(snapshot_download(text, revision=revision, allow_patterns=list(ALLOWED)))
     except Exception as error:  # network, authentication and cache errors share no base class
         at = f" at revision {revision}" if revision else ""
         allowed = f"a folder, or a Hugging Face id{at} that is cached or can be fetched ({type(error).__name__})"
@@ -238,11 +231,9 @@ def _read_weights(key: str, folder: Path) -> dict[str, Tensor]:
         weights: dict[str, Tensor] = {}
         for file in files:
             weights.update(load_file(file))
-        if not files and (folder / _PICKLE).is_file():
-            weights = torch.load(folder / _PICKLE, map_location="cpu", weights_only=True)
-        elif not files:
-            raise ConfigError(key, str(folder), "a folder with safetensors weights")
-    except (OSError, ValueError, KeyError, SafetensorError, UnpicklingError) as error:
+        if not files:
+            raise ConfigError(key, str(folder), "a folder with safetensors weights: pickled ones are not read")
+    except (OSError, ValueError, KeyError, SafetensorError) as error:
         if isinstance(error, ConfigError):
             raise
         raise ConfigError(key, str(folder), f"readable safetensors weights ({error})") from error

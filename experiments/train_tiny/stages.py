@@ -319,7 +319,8 @@ class Workshop:
         }
 
     def _continuations(self, name: str) -> Continuations:
-        return Continuations(**torch.load(self.work / f"{name}.pt", map_location=self.config.device))
+        path = self.work / f"{name}.pt"
+        return Continuations(**torch.load(path, map_location=self.config.device, weights_only=True))
 
     def _generator(self, offset: int) -> torch.Generator:
         return torch.Generator(self.config.device).manual_seed(self.config.seed + offset)

@@ -39,6 +39,8 @@ def load_workload(settings: WorkloadSettings) -> Workload:
     Raises:
         ConfigError: a source that cannot be had or read, a category that it lacks, rows that are placeholders.
     """
+    if settings.contexts is not None and not asset_path(settings.contexts).is_file():
+        raise ConfigError("workload.contexts", settings.contexts, "a file contexts/<key>.json of a run, or null")
     key, source, rows, origin = _source(settings)
     wanted = of_categories(prompts_of(key, source, rows, settings.rows, settings.name), settings.categories)
     _refuse_placeholders(settings, key, source, wanted)

@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-import pyarrow.parquet as pq
-
+from ddbench.storage import write_parquet
 from reports.aggregate import analyse
 from reports.compare.match import match
 from reports.compare.measures import measure, table_of
@@ -43,7 +42,7 @@ def build_comparison(run: Path, against: Path) -> ComparisonPaths:
     rows = [measure(pair, mine[pair.ours.row["point_id"]], its[pair.theirs.row["point_id"]]) for pair in found.pairs]
     stem = slug(f"compare-{against.resolve().name}")
     results = run / f"{stem}.parquet"
-    pq.write_table(table_of(rows), results)
+    write_parquet(results, table_of(rows))
     built = datetime.now(UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
     page = run / f"{stem}.md"
     write_page(page, render(ours, theirs, found, rows, built))

@@ -50,7 +50,7 @@ def width_by_depth(scenario: Scenario, dropped: list[dict[str, Any]]) -> list[Dr
         for metric in METRICS:
             for size in scenario.batch_sizes:
                 here = measured[measured["batch_size"] == size]
-                if not here.empty:
+                if here[metric.name].notna().any():  # a replayed point has no speed
                     shared = measured if metric.name == "acceptance_length" else here
                     drawings.append(_map(scenario, strategy, metric, size, here, frame, shared, dropped))
     return drawings

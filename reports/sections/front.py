@@ -23,6 +23,7 @@ def section(stored: Stored, analysis: Analysis) -> list[str]:
     found = [
         *_not_run(stored),
         *_changed(stored),
+        *_machine(stored),
         *_unsupported(stored),
         *_suspect(analysis),
         *trust.notes(analysis),
@@ -68,6 +69,13 @@ def _changed(stored: Stored) -> list[str]:
         "Cells of different starts are set against one another as if nothing had changed; "
         "[Provenance](#provenance) lists the starts."
     ]
+
+
+def _machine(stored: Stored) -> list[str]:
+    """Where the host was not as configured, or not ours alone, at any start."""
+    told = [start.environment.get("host_warnings") for start in starts(stored)]
+    lines = list(dict.fromkeys(literal(line) for each in told if isinstance(each, list) for line in each))
+    return [f"**The machine is not as its configuration says, or was shared: {'; '.join(lines)}.**"] if lines else []
 
 
 def _unsupported(stored: Stored) -> list[str]:

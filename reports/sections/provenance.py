@@ -102,6 +102,12 @@ def _machine(environment: dict[str, Any]) -> Iterator[dict[str, str]]:
     machine = [text.format(environment[key]) for key, text in words.items() if environment.get(key)]
     if machine:
         yield {"What": "Machine", "Value": ", ".join(machine)}
+    if environment.get("trust_remote_code"):
+        yield {"What": "Remote code", "Value": "Python code that comes with the target could run (trust_remote_code)"}
+    host = environment.get("host")
+    if isinstance(host, dict) and host.get("kind") == "ssh":
+        there = [text.format(host[key]) for key, text in words.items() if host.get(key)]
+        yield {"What": "Machine of the engine", "Value": ", ".join(there) or NOTHING}
     if environment.get("git_commit"):
         yield {"What": "Source", "Value": f"commit {_commit(environment)}"}
 

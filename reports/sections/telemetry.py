@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from reports.frames import Stored
+from reports import energy
+from reports.frames import MEASURED, Stored, records
 from reports.sections.text import counted, number, table
 from reports.telemetry import by_cell, throttled
 
@@ -34,5 +35,22 @@ def section(stored: Stored, pictures: list[str]) -> list[str]:
         *pictures,
         *table(rows),
         "",
+        *_energy(stored),
         *([f"Clocks were held back, as a share of all samples: {'; '.join(held)}.", ""] if held else []),
     ]
+
+
+def _energy(stored: Stored) -> list[str]:
+    """Joules an output token of each strategy, over its cells whose GPUs told what they used; nothing without."""
+    used = energy.by_cell(stored.telemetry)
+    tokens = stored.requests.groupby("cell_id")["output_tokens"].sum()
+    sums: dict[str, tuple[float, int, int]] = {}
+    for row in records(stored.cells[stored.cells["status"].isin(MEASURED)]):
+        joules, count = used.get(row["cell_id"]), int(tokens.get(row["cell_id"], 0))
+        if joules and count:
+            before = sums.get(row["strategy"], (0.0, 0, 0))
+            sums[row["strategy"]] = (before[0] + sum(joules.values()), before[1] + count, before[2] + 1)
+    if not sums:
+        return []
+    told = [f"{name} {number(j / n, 3)} J ({counted(cells, 'cell')})" for name, (j, n, cells) in sums.items()]
+    return [f"Energy of the GPUs for an output token, prefill and waiting included: {'; '.join(told)}.", ""]

@@ -71,7 +71,7 @@ def test_the_papers_sets_are_there() -> None:
 
 def test_the_groups_are_those_of_the_design() -> None:
     groups = {path.name for path in CONF.iterdir() if path.is_dir()} - {"local"}
-    named = {"engine", "strategy", "model", "workload", "load", "host", "tracking", "report", "experiment"}
+    named = {"engine", "strategy", "model", "workload", "load", "host", "tracking", "report", "launcher", "experiment"}
     assert groups == named
 
 

@@ -161,17 +161,15 @@ def test_sharded_checkpoint(tmp_path: Path) -> None:
     assert all(torch.equal(tensor, state[name]) for name, tensor in drafter.state_dict().items())
 
 
-def test_pickled_weights_where_there_are_no_others(tmp_path: Path) -> None:
-    """As some EAGLE-3 checkpoints come; loaded without running what a pickle may hold."""
-    folder = write_eagle(tmp_path)
-    state = load_file(folder / "model.safetensors")
+@pytest.mark.parametrize("name", ["pytorch_model.bin", "model.pt"])
+def test_pickled_weights_are_not_read(tmp_path: Path, name: str) -> None:
+    """Reading them could run code; the file here would leave a trace if it were."""
+    folder, trace = write_eagle(tmp_path), tmp_path / "trace"
     (folder / "model.safetensors").unlink()
-    torch.save(state, folder / "pytorch_model.bin")
-    drafter = load_eagle3(folder, target_config=TARGET)
-    assert all(torch.equal(tensor, state[name]) for name, tensor in drafter.state_dict().items())
-    torch.save({"fc.weight": Path("not a tensor")}, folder / "pytorch_model.bin")
-    with pytest.raises(ConfigError, match="readable safetensors weights"):
+    (folder / name).write_bytes(b"cposix\nsystem\n(S'touch " + str(trace).encode() + b"'\ntR.")
+    with pytest.raises(ConfigError, match="a folder with safetensors weights: pickled ones are not read"):
         load_eagle3(folder)
+    assert not trace.exists()
 
 
 def test_block_size_of_dflash_config_wins(tmp_path: Path) -> None:

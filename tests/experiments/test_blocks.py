@@ -10,7 +10,7 @@ import pytest
 from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
-from experiments.cells import Todo, run_cells
+from experiments.cells import Rules, Todo, run_cells
 from experiments.engines.reference import REFERENCE
 from experiments.engines.vllm import VLLM
 from experiments.plan import Facts, make_plan
@@ -58,7 +58,7 @@ def diary(tmp_path: Path, engine: str, depths: str, blocks: int, restart: bool =
     folder = RunFolder(tmp_path / "run")
     folder.open({}, {}, ())
     runner = Diary(["start"])
-    run_cells([Todo(each, 1.0) for each in cells], runner, folder, 2, Progress([1.0] * len(cells)), restart=restart)
+    run_cells([Todo(each, 1.0) for each in cells], runner, folder, Rules(2, restart), Progress([1.0] * len(cells)))
     return runner.entries
 
 

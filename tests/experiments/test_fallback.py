@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ddbench.records import Arm, Cell, Status
-from experiments.cells import Todo, run_cells
+from experiments.cells import Rules, Todo, run_cells
 from experiments.fallback import NOT_DECODED, drafts, fallback
 from experiments.plan import Planned
 from experiments.progress import Progress
@@ -88,7 +88,7 @@ def stored(tmp_path: Path, arm: Arm, rows: list[dict[str, Any]], says: Status = 
     cell = Cell(arm, "w", "h", len(rows), 1, 64, 0.0, 1.0, 0, 0, 1, 0)
     folder = RunFolder(tmp_path / "run")
     folder.open({}, {}, ())
-    run_cells([Todo(Planned(cell, None), 1.0)], Engine(lambda _: rows, says), folder, 2, Progress([1.0]))
+    run_cells([Todo(Planned(cell, None), 1.0)], Engine(lambda _: rows, says), folder, Rules(2), Progress([1.0]))
     status = json.loads((folder.cells / cell.cell_id / "status.json").read_text())
     return status["status"], status["reason"]
 

@@ -153,8 +153,13 @@ def test_a_cell_is_there_whole_or_not_at_all(tmp_path: Path) -> None:
     run.finish(one, place, STATUS)
     assert run.status(one) == "ok"
     assert run.ids() == {one.cell_id}
-    run.finish(one, run.begin(one), replace(STATUS, status="failed", reason="x"))
-    assert run.counts() == {"ok": 0, "unsupported": 0, "failed": 1, "suspect": 0}
+    assert not run.finish(one, run.begin(one), replace(STATUS, status="failed", reason="of a process taken for dead"))
+    assert run.counts() == {"ok": 1, "unsupported": 0, "failed": 0, "suspect": 0}
+    two = cell(batch_size=2)
+    assert run.finish(two, run.begin(two), replace(STATUS, status="failed", reason="x"))
+    assert run.counts() == {"ok": 1, "unsupported": 0, "failed": 1, "suspect": 0}
+    assert run.finish(two, run.begin(two), STATUS)
+    assert run.counts() == {"ok": 2, "unsupported": 0, "failed": 0, "suspect": 0}
     run.close()
     assert not (run.path / ".running").exists()
 

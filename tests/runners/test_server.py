@@ -29,7 +29,7 @@ for child in children:
 
 
 def tree(server: Server) -> list[int]:
-    return [process.pid for process in server._tree()]
+    return [process.pid for process in server._process.tree()]
 
 
 def test_a_server_answers_until_it_is_stopped(tmp_path: Path) -> None:
@@ -118,7 +118,7 @@ def test_a_killed_parent_takes_the_server_with_it(tmp_path: Path) -> None:
         f"import sys, time; sys.path[:0] = [{str(root)!r}, {str(Path(__file__).parent)!r}]\n"
         "from pathlib import Path; from processes import command; from runners.server import Server\n"
         f"server = Server.start(command(Path({str(script)!r}), grace_s=0.2), Path({str(tmp_path / 'log')!r}))\n"
-        "print(*[process.pid for process in server._tree()], flush=True); time.sleep(600)\n"
+        "print(*[process.pid for process in server._process.tree()], flush=True); time.sleep(600)\n"
     )
     with subprocess.Popen([sys.executable, "-c", parent_code], stdout=subprocess.PIPE, text=True) as parent:
         assert parent.stdout is not None
@@ -144,7 +144,7 @@ def test_a_killed_keeper_takes_the_server_with_it(tmp_path: Path) -> None:
 
 
 def test_a_keeper_that_hangs_does_not_hold_up_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("runners.server.KEEPER_MARGIN_S", 0.2)
+    monkeypatch.setattr("runners.hosts.local.KEEPER_MARGIN_S", 0.2)
     server = Server.start(command(write_server(tmp_path, before=FAMILY), grace_s=0.2), tmp_path / "log")
     pids = tree(server)
     os.kill(server.pid, signal.SIGSTOP)

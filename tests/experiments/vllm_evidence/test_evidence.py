@@ -10,11 +10,12 @@ import numpy as np
 import pytest
 
 from ddbench.errors import ConfigError
-from experiments.vllm_evidence.chi_square import two_samples
-from experiments.vllm_evidence.dummy_models import drafter_parameters, target_parameters, write_dummy_pair
-from experiments.vllm_evidence.identity import Difference, identity_share, summary
+from experiments.evidence.chi_square import two_samples
+from experiments.evidence.dummy_models import drafter_parameters, target_parameters, write_dummy_pair
+from experiments.evidence.identity import Difference, identity_share, summary
+from experiments.evidence.timing import interleaved, spread
 from experiments.vllm_evidence.merge import merge, step_ms
-from experiments.vllm_evidence.timing import acceptance_length, histogram, interleaved, spread
+from experiments.vllm_evidence.timing import acceptance_length, histogram
 
 COUNTERS = {
     "spec_decode_num_drafts": 10.0,
