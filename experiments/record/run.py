@@ -1,0 +1,200 @@
+"""``experiment=record``: decode the prompts, draft from every anchor, store a trace a request."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
+from datetime import UTC, datetime
+from itertools import product
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ddbench.errors import ConfigError
+from ddbench.records import FINAL_STATUSES
+from ddbench.replay.trace import SCHEMA, Key, Trace, save_trace
+from experiments.interrupt import Interrupted, interruptible
+from experiments.progress import counted, duration, say, warn
+from experiments.record.folder import RecordFolder, Recording, trace_name
+from experiments.record.prompts import Source, gather
+from experiments.record.settings import RecordSettings, load
+from experiments.settings import Settings
+from runners.machine import machine_facts
+from runners.prompts import Tokenized
+
+if TYPE_CHECKING:
+    from ddbench.decoding import Request
+    from runners.worker import Engine
+
+Item = tuple[str, Tokenized, int, float]  # name of the trace, prompt, repeat, temperature
+
+
+def run(config: Mapping[str, Any], run_id: str) -> dict[str, Any]:
+    """Records what is not recorded yet; the summary counts ``traces``, those of this run and those found.
+
+    Raises:
+        ConfigError: any setting, model, prompt or folder that cannot be used.
+    """
+    settings, asked = load(config, run_id)
+    folder = RecordFolder(Path(settings.output_dir) / settings.name / settings.run_id)
+    source = gather(settings, folder.path)
+    engine = engine_for(source)
+    items = _items(settings, engine)
+    nodes = max(asked.nodes, *settings.sweep.nodes)
+    recording = _recording(settings, source, engine, items, nodes)
+    _check_room(settings, engine, items)
+    environment = {
+        "started": datetime.now(UTC).isoformat(timespec="seconds"),
+        **machine_facts(),
+        **engine.facts(),
+        "workload": source.origin,
+    }
+    folder.open(recording, {**config, "run_id": settings.run_id}, environment)
+    missing = folder.missing(recording)
+    todo = [item for item in items if item[0] in missing]
+    say(f"recording {counted(len(todo), 'request')} of {len(items)} into {folder.path}, {recording.nodes} candidates")
+    signal = _record(settings, asked, engine, folder, recording, todo)
+    summary: dict[str, Any] = {
+        "run": str(folder.path),
+        "report": None,
+        "results": None,
+        "cells": dict.fromkeys(FINAL_STATUSES, 0),
+        "traces": len(items) - len(folder.missing(recording)),
+    }
+    if signal is not None:
+        say(f"{signal}: the same command with run_id={settings.run_id} does the rest")
+        return {**summary, "interrupted": signal}
+    return summary
+
+
+def engine_for(source: Source) -> Engine:
+    """The reference engine in this process: nothing is timed, and a trace that is written stays."""
+    from runners.worker import Engine
+
+    return Engine(source.spec)
+
+
+def requests_of(settings: Settings, engine: Engine, items: Sequence[Item]) -> list[Request]:
+    """The requests that a live run of these settings would make."""
+    from ddbench.decoding import Request, Sampling
+
+    load = settings.load
+    return [
+        Request(
+            item.prompt.id,
+            item.token_ids,
+            load.max_new_tokens,
+            Sampling(temperature, load.top_p, load.top_k, settings.seed + repeat),
+            engine.stop_ids,
+            item.prompt.turn,
+        )
+        for _, item, repeat, temperature in items
+    ]
+
+
+def _items(settings: Settings, engine: Engine) -> list[Item]:
+    """Everything that is asked, by temperature, then by repeat, then in the order of the prompts."""
+    return [
+        (trace_name(item.prompt.id, item.prompt.turn, repeat, temperature), item, repeat, temperature)
+        for temperature, repeat, item in product(
+            settings.sweep.temperature, range(settings.load.repeats), engine.prompts
+        )
+    ]
+
+
+def _recording(settings: Settings, source: Source, engine: Engine, items: Sequence[Item], nodes: int) -> Recording:
+    facts = source.facts
+    drafter = engine.pair.dflash
+    assert drafter is not None
+    return Recording(
+        schema=SCHEMA,
+        facts={
+            name: getattr(facts, name)
+            for name in ("engine_version", "revisions", "prompts_hash", "prompts", "template_hash")
+        },
+        made={
+            "build": engine.build,
+            "gpu": engine.gpu,
+            "model": asdict(settings.model),
+            "engine": {name: getattr(settings.engine, name) for name in ("device", "dtype", "flags")},
+            "load": {name: getattr(settings.load, name) for name in ("max_new_tokens", "top_p", "top_k", "ignore_eos")},
+            "seed": settings.seed,
+        },
+        temperatures=settings.sweep.temperature,
+        nodes=min(nodes, drafter.config.vocab_size),
+        depth=drafter.config.max_depth,
+        traces=tuple(
+            tuple(name for name, *_, temperature in items if temperature == each) for each in settings.sweep.temperature
+        ),
+    )
+
+
+def _check_room(settings: Settings, engine: Engine, items: Sequence[Item]) -> None:
+    from ddbench.replay.record import check_room
+
+    limit = min(settings.model.context_length, engine.pair.max_length or settings.model.context_length)
+    try:
+        check_room(engine.pair, requests_of(settings, engine, items), limit)
+    except ConfigError as error:
+        raise ConfigError("workload", error.value, error.allowed) from None
+
+
+def _record(
+    settings: Settings,
+    asked: RecordSettings,
+    engine: Engine,
+    folder: RecordFolder,
+    recording: Recording,
+    todo: Sequence[Item],
+) -> str | None:
+    """Records in groups of a batch, each trace stored at once. Returns the signal that ended it early, if one did."""
+    from ddbench.decoding import Strategy
+    from ddbench.replay.record import record
+
+    clock, done, doubtful = time.perf_counter(), 0, 0
+    by = Strategy(asked.by)
+    with interruptible():
+        try:
+            for group in _groups(todo, asked.batch_size):
+                requests = requests_of(settings, engine, group)
+                found = record(engine.pair, requests, recording.nodes, asked.batch_size, by)
+                for (name, item, repeat, temperature), request, recorded in zip(group, requests, found, strict=True):
+                    prompt = item.prompt
+                    key = Key(
+                        prompt.id,
+                        prompt.turn,
+                        prompt.dataset,
+                        prompt.category,
+                        repeat,
+                        request.sampling.seed,
+                        temperature,
+                    )
+                    generation = recorded.generation
+                    trace = Trace(
+                        key=key,
+                        prompt_tokens=len(request.token_ids),
+                        finish_reason=generation.finish_reason,
+                        disagreements=recorded.disagreements,
+                        log_probs=recorded.log_probs,
+                        ranks=recorded.ranks,
+                        output=np.asarray(generation.output_token_ids),
+                        tail=np.asarray(recorded.tail, dtype=np.int32),
+                    )
+                    save_trace(folder.place(name), trace, recording.setup)
+                    doubtful += recorded.disagreements
+                done += len(group)
+                say(f"recorded {done} of {len(todo)} requests in {duration(time.perf_counter() - clock)}")
+        except Interrupted as signal:
+            return signal.name
+    if doubtful:
+        warn(f"{counted(doubtful, 'output token')} would be another in a second pass of the target: near-ties")
+    return None
+
+
+def _groups(todo: Sequence[Item], size: int) -> Iterator[list[Item]]:
+    """Groups of at most ``size`` requests of one temperature."""
+    for temperature in dict.fromkeys(item[3] for item in todo):
+        same = [item for item in todo if item[3] == temperature]
+        yield from (same[start : start + size] for start in range(0, len(same), size))
