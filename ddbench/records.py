@@ -137,7 +137,7 @@ REQUESTS = pa.schema(
         ("prompt_tokens", pa.int32()),
         ("output_tokens", pa.int32()),  # prefill token included, clipped at stop and max tokens
         ("rounds", pa.int32()),  # verify rounds; 0 for autoregressive decoding
-        ("drafted", pa.int64()),  # nodes proposed over all rounds, root not counted
+        ("drafted", pa.int64()),  # nodes proposed over all rounds, root not counted; null where nobody counts them
         ("accepted", pa.int64()),  # drafted tokens kept in the output
         ("accepted_raw", pa.int64()),  # before clipping at stop and max tokens
         ("accept_histogram", pa.list_(pa.int64())),  # [a] = rounds that accepted a drafted tokens, before clipping

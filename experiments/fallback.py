@@ -62,15 +62,16 @@ def fallback(arm: Arm, rows: list[Row], trusted: bool = True) -> tuple[Status, s
 
 def _by_rounds(arm: Arm, rows: list[Row], trusted: bool) -> tuple[Status, str | None]:
     """What verify rounds and drafted tokens say."""
-    if any(row[name] is None for row in rows for name in ("rounds", "drafted")):
+    if any(row["rounds"] is None for row in rows):
         if arm.strategy == "autoregressive":
             return "ok", None
         return "suspect", "the engine does not tell its verify rounds: that it speculated is not known"
-    rounds, drafted = _sum(rows, "rounds"), _sum(rows, "drafted")
+    told_drafted = all(row["drafted"] is not None for row in rows)  # else: no engine's word on what a tree had
+    rounds, drafted = _sum(rows, "rounds"), _sum(rows, "drafted") if told_drafted else None
     if arm.strategy == "autoregressive":
         told = f"{rounds} verify rounds and {drafted} drafted tokens of an autoregressive arm: the engine speculated"
         return ("failed", told) if rounds or drafted else ("ok", None)
-    other = _other_shape(arm, rows, rounds, drafted)
+    other = _other_shape(arm, rows, rounds, drafted) if drafted is not None else None
     if other is not None:
         return "failed", other
     if not trusted:

@@ -18,11 +18,12 @@ from runners.completions import Speculation
 class SpecCounters:
     """Sums over all requests: verify rounds with a draft, drafted tokens, accepted ones, and by position.
 
-    ``by_position[i]``: rounds that accepted more than i drafted tokens.
+    ``by_position[i]``: rounds that accepted more than i drafted tokens. ``drafted``: None where the engine does not
+    count them.
     """
 
     drafts: int = 0
-    drafted: int = 0
+    drafted: int | None = 0
     accepted: int = 0
     by_position: tuple[int, ...] = ()
 
@@ -32,7 +33,7 @@ class SpecCounters:
         before, after = ((*each, *(0,) * (width - len(each))) for each in (earlier.by_position, self.by_position))
         return SpecCounters(
             self.drafts - earlier.drafts,
-            self.drafted - earlier.drafted,
+            None if self.drafted is None or earlier.drafted is None else self.drafted - earlier.drafted,
             self.accepted - earlier.accepted,
             tuple(b - a for a, b in zip(before, after, strict=True)),
         )
@@ -59,10 +60,13 @@ class RoundCount:
 
 @dataclass(frozen=True)
 class RequestCounts:
-    """Counts of one request as ``requests.parquet`` has them. ``by_round`` None: only the sums are known."""
+    """Counts of one request as ``requests.parquet`` has them.
+
+    ``by_round`` None: only the sums are known. ``drafted`` None: the engine does not count what a tree had.
+    """
 
     rounds: int = 0
-    drafted: int = 0
+    drafted: int | None = 0
     accepted: int = 0
     accepted_raw: int = 0
     histogram: tuple[int, ...] = ()
@@ -80,10 +84,18 @@ class Tally:
 
     @property
     def sums(self) -> SpecCounters:
-        rounds, drafted, raw = (
-            sum(getattr(each, name) for each in self.requests) for name in ("rounds", "drafted", "accepted_raw")
-        )
-        return SpecCounters(rounds, drafted, raw)
+        rounds, raw = (sum(getattr(each, name) for each in self.requests) for name in ("rounds", "accepted_raw"))
+        drafted = [each.drafted for each in self.requests if each.drafted is not None]
+        return SpecCounters(rounds, sum(drafted) if len(drafted) == len(self.requests) else None, raw)
+
+    def without_drafted(self) -> Tally:
+        """The same where the engine's number of drafted tokens is none of the trees'."""
+        return replace(self, requests=tuple(_without_drafted(each) for each in self.requests))
+
+
+def _without_drafted(counts: RequestCounts) -> RequestCounts:
+    rounds = None if counts.by_round is None else tuple(replace(each, drafted=None) for each in counts.by_round)
+    return replace(counts, drafted=None, by_round=rounds)
 
 
 def told(completion: Completion, said: Speculation) -> RequestCounts:

@@ -1,4 +1,10 @@
-"""Whether a measured cell is to be trusted: the responses against the server's own totals, and their clocks."""
+"""Whether a measured cell is to be trusted: its counts, and its clocks.
+
+Where a server keeps totals of its own (vLLM), what the responses told must add up to them, and the totals tell the
+shape that was drafted. Where it keeps none (SGLang), the only counts are those of the responses, whose sums would agree
+with themselves: there each request's rounds and accepted tokens must fit its histogram and the tokens that came, and
+"drafted" is the verify width that the server counts with.
+"""
 
 from __future__ import annotations
 
@@ -13,16 +19,20 @@ from runners.joined import find_joined
 
 @dataclass(frozen=True)
 class Expected:
-    """What an arm drafts a round. ``fewer``: it may draft less (a tree pruned by probability)."""
+    """What an arm drafts a round at most. ``fewer``: it may draft less (a tree pruned by probability)."""
 
     drafted: int  # 0: autoregressive
     fewer: bool = False
 
 
 def judge(
-    expected: Expected, completions: Sequence[Completion], tally: Tally, totals: SpecCounters
+    expected: Expected, completions: Sequence[Completion], tally: Tally, counted: SpecCounters | None
 ) -> tuple[Status, str | None]:
-    """Status and reason of a cell: failed, suspect with the numbers, or ok. A request that failed fails the cell."""
+    """Status and reason of a cell: failed, suspect with the numbers, or ok. A request that failed fails the cell.
+
+    ``counted``: the server's own totals, None where it keeps none.
+    """
+    totals = tally.sums if counted is None else counted
     errors = [each.error for each in completions if each.error]
     if errors:
         return "failed", f"{len(errors)} of {len(completions)} requests failed: {errors[0]}"
@@ -32,7 +42,10 @@ def judge(
         return "failed", "no draft was counted: speculation was not active"
     if expected.drafted and _other_shape(expected, totals, len(completions)):
         return "failed", f"{_drafts(totals)}, not {expected.drafted} a round: the server runs another shape"
-    problems = [*_differences(tally, totals), *_shape(expected, totals), *_plain(tally)] if expected.drafted else []
+    problems = []
+    if expected.drafted:
+        apart = _misfits(completions, tally) if counted is None else _differences(tally, counted)
+        problems = [*apart, *_shape(expected, totals), *_plain(tally)]
     late = find_joined(expected.drafted, completions, tally).problem
     problems += [late] if late is not None else []
     return ("suspect", "; ".join(problems)) if problems else ("ok", None)
@@ -45,14 +58,41 @@ def _differences(tally: Tally, totals: SpecCounters) -> list[str]:
         ("drafted", sums.drafted, totals.drafted),
         ("accepted", sums.accepted, totals.accepted),
     )
-    apart = [f"{name} {ours} by request, {theirs} counted" for name, ours, theirs in pairs if ours != theirs]
+    apart = [
+        f"{name} {ours} by request, {theirs} counted"
+        for name, ours, theirs in pairs
+        if ours != theirs and ours is not None
+    ]
     if not apart:
         return []
     return [f"{', '.join(apart)} by the server (by request: {tally.source})"]
 
 
+def _misfits(completions: Sequence[Completion], tally: Tally) -> list[str]:
+    """What does not fit in what the responses told, where there is nothing else to hold it against.
+
+    Only the last round of a request is cut, and one token of it is kept: the tokens counted beyond those that came are
+    at most what one round accepted.
+    """
+    bars = tokens = 0
+    for done, counts in zip(completions, tally.requests, strict=True):
+        rounds = sum(counts.histogram)
+        accepted = sum(length * number for length, number in enumerate(counts.histogram))
+        bars += (rounds, accepted) != (counts.rounds, counts.accepted_raw)
+        beyond = counts.rounds + counts.accepted_raw - max(len(done.token_ids) - 1, 0)
+        tokens += beyond > max(len(counts.histogram) - 1, 0)
+    found = []
+    if bars:
+        found.append(f"rounds and accepted tokens of {bars} requests are not those of their histograms")
+    if tokens:
+        found.append(f"{tokens} requests have more accepted tokens than their outputs and one cut round hold")
+    return found
+
+
 def _shape(expected: Expected, totals: SpecCounters) -> list[str]:
     whole = expected.drafted * totals.drafts
+    if totals.drafted is None:
+        return []
     if totals.drafted == whole or (expected.fewer and totals.drafted < whole):
         return []
     return [f"{_drafts(totals)}, not {expected.drafted} a round"]
@@ -63,6 +103,8 @@ def _other_shape(expected: Expected, totals: SpecCounters, requests: int) -> boo
 
     The last draft of a request may be cut where its context ends; nothing else makes an unpruned draft shorter.
     """
+    if totals.drafted is None:
+        return False
     missing = expected.drafted * totals.drafts - totals.drafted
     return missing < 0 or (not expected.fewer and missing > expected.drafted * requests)
 

@@ -118,6 +118,14 @@ class ServerRunner(ABC):
     def drafted(self, arm: Arm, model: ModelFiles) -> int:
         """Tokens that a round of an arm drafts, 0 for autoregressive decoding."""
 
+    def tells_drafted(self, arm: Arm, model: ModelFiles) -> bool:
+        """Whether the engine's number of drafted tokens is that of the nodes that an arm's trees had."""
+        return True
+
+    def doubts(self, serving: Serving, server: AnyServer, arm: Arm) -> list[str]:
+        """What was seen of the server of a measured cell that makes it suspect."""
+        return []
+
     @abstractmethod
     def empty_cache(self, server: Server, arm: Arm) -> None:
         """So that no cell finds the prompts of an earlier one in the prefix cache. Raises EngineFailure."""
@@ -166,11 +174,13 @@ class ServerRunner(ABC):
         counted_there = None if before is None or after is None else after.since(before)
         drafted = self.drafted(cell.arm, serving.model)
         counted = self.count(result.completions, drafted, counted_there)
+        if not self.tells_drafted(cell.arm, serving.model):
+            counted = counted.without_drafted()
         totals = counted.sums if counted_there is None else counted_there
         rounds = round_rows(cell, sent, counted)
         rows = request_rows(cell, sent, result, counted)
         expected = Expected(drafted, fewer=cell.arm.min_log_prob is not None)
-        status, reason = judge(expected, result.completions, counted, totals)
+        status, reason = judge(expected, result.completions, counted, counted_there)
         peak = _peak_gib(telemetry, server, bool(gpus))
         note = self._add_gaps(serving, server, cell, sent, rows) if gaps.wanted(self.spec, cell) else None
         samples = telemetry.samples + result.lag.samples(watched.interval_s)
@@ -192,7 +202,8 @@ class ServerRunner(ABC):
             f"{len(sent)} requests, {cell.batch_size} in flight, in {result.finish_s - result.start_s:.3f} s"
         )
         late = late_client(result, watched.client_lag_rounds)
-        return noted(CellOutcome(status, reason, self._gpu, peak), start, late)
+        doubts = self.doubts(serving, server, cell.arm)
+        return noted(CellOutcome(status, reason, self._gpu, peak), start, late, *doubts)
 
     def _add_gaps(
         self, serving: Serving, server: AnyServer, cell: Cell, sent: list[Sent], rows: list[dict[str, Any]]

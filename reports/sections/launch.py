@@ -26,7 +26,7 @@ def lines(stored: Stored, row: Row) -> list[str]:
     if flag(row["flags"], "attached"):
         return ["# The server was started by somebody else: its command line is not known."]
     if row["engine"] != "vllm":
-        return [*_doubts(stored, row), measure(stored, row)]
+        return [*_memory(stored, row), *_doubts(stored, row), measure(stored, row)]
     serving = serve(stored, row)
     plugin = ["# Needs ddbench in vLLM's environment: pip install --no-deps <checkout of ddbench>"]
     return [
@@ -97,6 +97,17 @@ def _doubts(stored: Stored, row: Row) -> list[str]:
         "# The configuration stored is that of the run's last start; this arm was measured under another one, which",
         f"# differs at least in: {given} (workload {row['dataset']}).",
     ]
+
+
+def _memory(stored: Stored, row: Row) -> list[str]:
+    """A comment with the GPU memory that was computed before the server's start; empty where none was."""
+    facts = _facts(stored, row)
+    total = (facts.get("memory_predicted_gib") or {}).get("total")
+    if total is None:
+        return []
+    free = facts.get("memory_free_gib")
+    beside = "" if free is None else f" of {free:.1f} GiB that were free"
+    return [f"# Computed before its start: {total:.1f} GiB of GPU memory{beside}, passes at work not counted."]
 
 
 def _start(stored: Stored, row: Row) -> Start | None:

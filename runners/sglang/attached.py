@@ -9,7 +9,7 @@ from ddbench.records import Arm
 from runners.base import EngineFailure, ModelFiles
 from runners.sglang import info
 from runners.sglang.command import draft_of
-from runners.sglang.speculation import server_arguments
+from runners.sglang.speculation import limits, server_arguments
 
 
 def info_at(url: str) -> dict[str, Any]:
@@ -29,10 +29,12 @@ def version_at(url: str) -> str:
 
 
 def check_arm(arm: Arm, model: ModelFiles, found: dict[str, Any]) -> None:
-    """Raises EngineFailure where a running server is not the arm's: another strategy, or another shape."""
+    """Raises EngineFailure where a running server is not the arm's: another strategy, shape, or limits of trees."""
     draft = draft_of(arm, model)
     asked = server_arguments(draft) if draft is not None else {}
     names = [name for name in info.CHECKED if name.startswith("speculative_") and "backend" not in name]
     shape = {name: asked.get(name) for name in names}
     told = {name: found[name] for name in names if name in found}
     info.check(shape, told)
+    if draft is not None and arm.strategy == "ddtree":
+        info.check_trees(limits(draft), found)

@@ -9,22 +9,30 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from ddbench.plugins.sglang.backends import OPT_IN
 from ddbench.records import Arm
 from runners.base import ModelFiles
-from runners.sglang.flags import DEFAULT, SglangFlags
+from runners.sglang import inherited
+from runners.sglang.flags import DEFAULT, SHARE, SglangFlags
 from runners.sglang.speculation import Draft, environment, server_arguments
-
-UNSET = ("SGLANG_SIMULATE_ACC_LEN", "DDTREE_WIDTH", "DDTREE_NODES", "DDTREE_TRACE")
 
 
 @dataclass(frozen=True)
 class Machine:
-    """Where the server runs. ``gpus``: value of ``CUDA_VISIBLE_DEVICES``, None to leave it as it is."""
+    """Where the server runs.
+
+    ``gpus``: value of ``CUDA_VISIBLE_DEVICES``, None to leave it as it is. ``inherited``: names of the variables that a
+    server gets from there unless they are taken away. ``share`` of the GPU's memory for weights and pool, where the
+    flags leave it open. ``untested``: whether backends may run that need opting in.
+    """
 
     python: str
     dtype: str
     threads: int | None
     gpus: str | None = None
+    inherited: tuple[str, ...] = ()
+    share: float = SHARE
+    untested: bool = False
 
 
 @dataclass(frozen=True)
@@ -63,7 +71,7 @@ def arguments(arm: Arm, model: ModelFiles, machine: Machine, batch_sizes: Iterab
         "context_length": flags.context_length,
         "max_running_requests": flags.max_running_requests,
         "max_total_tokens": flags.kv_tokens,
-        "mem_fraction_static": flags.mem_fraction_static,
+        "mem_fraction_static": flags.mem_fraction_static or machine.share,
         "chunked_prefill_size": flags.chunked_prefill_size,
         "page_size": flags.page_size,
         "tp_size": flags.tensor_parallel,
@@ -129,7 +137,9 @@ def _or_none(name: str) -> str | None:
 def _environment(arm: Arm, model: ModelFiles, machine: Machine) -> dict[str, str | None]:
     draft = draft_of(arm, model)
     own = environment(draft) if draft is not None else {}
-    changed: dict[str, str | None] = {**dict.fromkeys(UNSET), **own}
+    changed: dict[str, str | None] = {**inherited.unset(machine.inherited), **own}
+    if machine.untested and arm.strategy == "ddtree":
+        changed[OPT_IN] = "1"
     if machine.threads is not None:
         changed["OMP_NUM_THREADS"] = str(machine.threads)
     if machine.gpus is not None:

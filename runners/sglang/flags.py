@@ -16,12 +16,13 @@ DEFAULT_ARM = {
     "min_free_slots_delay": None,
     "sampling_backend": DEFAULT,
 }
+SHARE = 0.85  # of a GPU's memory, where neither configuration nor prediction says it
 MARGIN = 4  # tokens that SGLang leaves free at the edge of a context
 
 
 @dataclass(frozen=True)
 class SglangFlags:
-    """``engine.flags`` of ``conf/engine/sglang.yaml``, where each is described. None: by device and plan.
+    """``engine.flags`` of ``conf/engine/sglang.yaml``, where each is described. None: by device, plan and arm.
 
     ``attention_backend`` and ``sampling_backend`` may be ``default``, ``page_size``, ``prefill_graphs`` and
     ``min_free_slots_delay`` None: as SGLang would choose.
@@ -35,7 +36,7 @@ class SglangFlags:
     overlap: bool
     prefix_cache: bool
     tensor_parallel: int
-    mem_fraction_static: float
+    mem_fraction_static: float | None
     kv_tokens: int | None
     kv_cache_dtype: str
     quantization: str | None
@@ -53,8 +54,10 @@ class SglangFlags:
                 raise ConfigError(f"engine.flags.{name}", value, "an integer >= 1")
         if self.chunked_prefill_size < 1 and self.chunked_prefill_size != -1:
             raise ConfigError("engine.flags.chunked_prefill_size", self.chunked_prefill_size, "an integer >= 1, or -1")
-        if not 0 < self.mem_fraction_static < 1:
-            raise ConfigError("engine.flags.mem_fraction_static", self.mem_fraction_static, "a number in (0, 1)")
+        if self.mem_fraction_static is not None and not 0 < self.mem_fraction_static < 1:
+            raise ConfigError(
+                "engine.flags.mem_fraction_static", self.mem_fraction_static, "a number in (0, 1), or null"
+            )
 
     @classmethod
     def of_arm(cls, flags: dict[str, Any]) -> SglangFlags:

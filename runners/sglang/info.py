@@ -67,14 +67,43 @@ def _same(name: str, found: Any, wanted: Any) -> bool:
 
 def check(asked: Mapping[str, Any], info: Mapping[str, Any]) -> None:
     """Raises EngineFailure where a server runs something else."""
-    wrong = differences(asked, info)
+    _refuse(differences(asked, info))
+
+
+def _refuse(wrong: list[str]) -> None:
     if wrong:
         raise EngineFailure(f"SGLang runs something else than it was asked for: {'; '.join(wrong)}", "start")
 
 
+def tree_differences(asked: Mapping[str, Any], info: Mapping[str, Any]) -> list[str]:
+    """Where the trees of a server of our plug-in are others than ``asked`` (:func:`..speculation.limits`).
+
+    They come from its environment and may be changed while it runs, so its settings do not show them.
+    """
+    told = state(info).get("ddtree")
+    if not isinstance(told, dict):
+        return ["it does not tell the limits of its trees (internal_states[0].ddtree)"]
+    return [
+        f"the trees' {name} is {told.get(name)!r}, not {wanted!r}"
+        for name, wanted in asked.items()
+        if name not in told or told[name] != wanted
+    ]
+
+
+def check_trees(asked: Mapping[str, Any], info: Mapping[str, Any]) -> None:
+    """Raises EngineFailure where a server's trees are others."""
+    _refuse(tree_differences(asked, info))
+
+
+def state(info: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The state of the first scheduler; empty where none is told."""
+    found = (info.get("internal_states") or [{}])[0]
+    return found if isinstance(found, dict) else {}
+
+
 def summary(info: Mapping[str, Any]) -> dict[str, Any]:
     """What is kept of it with every cell: settings, pools, and the totals since the start."""
-    state = (info.get("internal_states") or [{}])[0]
     told = ("memory_usage", "avg_spec_accept_length", "last_gen_throughput", "ddtree")
     kept = {name: info[name] for name in KEPT if name in info}
-    return kept | {name: state[name] for name in told if name in state}
+    said = state(info)
+    return kept | {name: said[name] for name in told if name in said}

@@ -1,38 +1,95 @@
-"""What a server of a DFlash drafter will hold, computed from the checkpoints before it starts; kept with every cell."""
+"""What a server of a DFlash drafter will hold, computed from the checkpoints before it starts; kept with every cell.
+
+A prediction decides nothing where it is not known, and nothing where ``engine.flags.mem_fraction_static`` is given.
+"""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ddbench.plugins.sglang.memory import GIB, Model, Setup, parts
+from ddbench.errors import ConfigError
+from ddbench.plugins.sglang.memory import BACKENDS, GIB, Defaults, Model, Setup, defaults, parts
 from ddbench.plugins.sglang.options import Sizes
 from ddbench.records import Arm
-from runners.base import ModelFiles
-from runners.sglang.flags import DEFAULT, SglangFlags
+from runners.base import EngineFailure, ModelFiles
+from runners.gpu_memory import Gpu
+from runners.hosts import Host
+from runners.sglang.flags import SglangFlags
 from runners.sglang.speculation import drafted_tokens
 from runners.sglang.versions import KNOWN
 
 BYTES = {"float32": 4}  # of a number of weights, activations and cache; others have 2
+OTHERWISE_SHAPED = ("kv_lora_rank", "num_experts", "n_routed_experts", "num_local_experts")
+MIB = 2**20
 
 
-def predicted_gib(
-    arm: Arm, model: ModelFiles, dtype: str, batch_sizes: tuple[int, ...], version: str
-) -> dict[str, float] | None:
-    """GiB by what they are for, and their ``total``; see :func:`ddbench.plugins.sglang.memory.parts`.
+@dataclass(frozen=True)
+class Prediction:
+    """A server's sizes and its models'."""
 
-    None where it is not known: another strategy or version, quantized weights or cache, attention left to SGLang, or a
-    model that is no folder here.
-    """
-    flags = SglangFlags.of_arm(arm.flags)
+    setup: Setup
+    target: Model
+    drafter: Model
+
+    def gib(self) -> dict[str, float]:
+        """GiB by what they are for, and their ``total``; see :func:`ddbench.plugins.sglang.memory.parts`."""
+        found = {name: size / GIB for name, size in parts(self.setup, self.target, self.drafter).items()}
+        return {name: round(size, 4) for name, size in (found | {"total": sum(found.values())}).items()}
+
+    def fitted(self, free_bytes: int) -> Defaults:
+        """What the server is to be told with so much memory free. Raises EngineFailure where it cannot fit."""
+        try:
+            return defaults(self.setup, self.target, self.drafter, free_bytes, self.setup.tokens)
+        except ConfigError as error:
+            raise EngineFailure(
+                f"too little GPU memory, as computed before the start: {error} "
+                "(a number in engine.flags.mem_fraction_static has it tried all the same)",
+                "hopeless",
+            ) from None
+
+
+def predict(arm: Arm, model: ModelFiles, dtype: str, batch_sizes: tuple[int, ...], version: str) -> Prediction | str:
+    """The prediction for an arm; a text that says why where it is not known. Raises nothing."""
+    why = _unknown(arm, SglangFlags.of_arm(arm.flags), model, version)
+    if why is not None:
+        return why
+    try:
+        return _predicted(arm, model, dtype, batch_sizes, version)
+    except KeyError as error:
+        return f"a config.json has no {error.args[0]}"
+    except (ArithmeticError, OSError, TypeError, ValueError) as error:  # among them sizes that the formulas do not have
+        return f"{type(error).__name__}: {error}" if not isinstance(error, ConfigError) else str(error)
+
+
+def _unknown(arm: Arm, flags: SglangFlags, model: ModelFiles, version: str) -> str | None:
     folders = [Path(each) for each in (model.target, model.dflash) if each is not None]
-    plain = flags.quantization is None and flags.kv_cache_dtype == "auto" and flags.attention_backend != DEFAULT
-    if arm.strategy not in ("dflash", "ddtree") or version not in KNOWN or not plain:
-        return None
-    if len(folders) < 2 or not all((folder / "config.json").is_file() for folder in folders):
-        return None
-    configs = [json.loads((folder / "config.json").read_text()) for folder in folders]
+    rules = (
+        (arm.strategy not in ("dflash", "ddtree"), f"{arm.strategy} has no DFlash drafter"),
+        (version not in KNOWN, f"SGLang {version} is not known"),
+        (flags.quantization is not None, "weights are quantized"),
+        (flags.kv_cache_dtype != "auto", "the key-value cache is quantized"),
+        (flags.attention_backend not in BACKENDS, f"attention {flags.attention_backend}"),
+        (flags.page_size != 1, "pages of more than one token"),
+        (not flags.cuda_graphs, "CUDA graphs are off"),
+        (flags.tensor_parallel > 1, "tensor parallelism"),
+        (len(folders) < 2, "no DFlash drafter is named"),
+        (not all((folder / "config.json").is_file() for folder in folders), "a model is no folder of this machine"),
+    )
+    return next((reason for holds, reason in rules if holds), None)
+
+
+def _predicted(arm: Arm, model: ModelFiles, dtype: str, batch_sizes: tuple[int, ...], version: str) -> Prediction | str:
+    flags = SglangFlags.of_arm(arm.flags)
+    assert model.dflash is not None
+    folders = [Path(model.target), Path(model.dflash)]
+    configs = [json.loads((folder / "config.json").read_text(encoding="utf-8")) for folder in folders]
+    odd = [name for name in OTHERWISE_SHAPED if any(config.get(name) for config in configs)]
+    if odd:
+        return f"a model is not dense with multi-head attention ({odd[0]})"
     target, drafter = (_model(config, folder, dtype) for config, folder in zip(configs, folders, strict=True))
     block = model.block_size or int(configs[1]["block_size"])
     width = 1 + drafted_tokens(arm.strategy, arm.depth, arm.nodes, block)
@@ -46,10 +103,25 @@ def predicted_gib(
         backend=flags.attention_backend,
         draft_backend=flags.attention_backend,
         features=len(configs[1]["dflash_config"]["target_layer_ids"]),
-        ranks=flags.tensor_parallel,
+        chunk=flags.chunked_prefill_size if flags.chunked_prefill_size > 0 else flags.context_length,
     )
-    found = {name: size / GIB for name, size in parts(setup, target, drafter).items()}
-    return {name: round(size, 4) for name, size in (found | {"total": sum(found.values())}).items()}
+    return Prediction(setup, target, drafter)
+
+
+def free_bytes(host: Host, gpus: Sequence[Gpu]) -> int | None:
+    """Least memory free on one of the GPUs now; None where it cannot be read. Raises HostFailure."""
+    if not gpus:
+        return None
+    told = {key: gpu for gpu in host.facts()["gpus"] for key in (gpu["index"], gpu["uuid"])}
+    found = [_free(told.get(each)) for each in gpus]
+    known = [each for each in found if each is not None]
+    return min(known) if len(known) == len(found) else None
+
+
+def _free(gpu: dict[str, Any] | None) -> int | None:
+    if gpu is None or gpu["memory_total_mib"] is None or gpu["memory_used_mib"] is None:
+        return None
+    return int((gpu["memory_total_mib"] - gpu["memory_used_mib"]) * MIB)
 
 
 def _model(config: dict[str, Any], folder: Path, dtype: str) -> Model:
@@ -70,15 +142,18 @@ def _model(config: dict[str, Any], folder: Path, dtype: str) -> Model:
 
 
 def _numbers(folder: Path) -> int:
-    """How many weights a checkpoint has, by the headers of its files."""
-    from safetensors import safe_open
+    """How many weights a checkpoint has, by the headers of its files. Raises OSError, also for one that is broken."""
+    from safetensors import SafetensorError, safe_open
 
     count = 0
     for path in sorted(folder.glob("*.safetensors")):
-        with safe_open(path, framework="np") as file:
-            for name in file.keys():  # noqa: SIM118  not a mapping
-                size = 1
-                for side in file.get_slice(name).get_shape():
-                    size *= side
-                count += size
+        try:
+            with safe_open(path, framework="np") as file:
+                for name in file.keys():  # noqa: SIM118  not a mapping
+                    size = 1
+                    for side in file.get_slice(name).get_shape():
+                        size *= side
+                    count += size
+        except SafetensorError as error:
+            raise OSError(f"{path.name}: {error}") from None
     return count

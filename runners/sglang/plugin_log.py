@@ -1,4 +1,4 @@
-"""What our plug-in says in a server's log when it is loaded, refuses, or is at work."""
+"""What a server's log says of our plug-in (loaded, refused, at work), and of a drafter that lost its CUDA graphs."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from runners.base import EngineFailure
 REGISTERED = re.compile(r"ddbench: DDTREE plugin registered: .*")
 REFUSED = re.compile(r"(?:ddbench: DDTREE plug-in refused|\bRefused): (.+)")
 NO_SUCH = re.compile(r"[Uu]nknown speculative algorithm.*DDTREE|DDTREE.*[Uu]nknown speculative algorithm")
+# With too little memory left SGLang's DFlash worker goes on without graphs of the drafter, with a warning alone.
+NO_DRAFT_GRAPH = re.compile(r"Disable \w+ draft cuda graph\b.*")
 
 
 def refusal(log: str) -> str | None:
@@ -17,6 +19,12 @@ def refusal(log: str) -> str | None:
     if found:
         return f"the DDTree plug-in refused: {found[1].strip().removeprefix('DDTREE plug-in refused: ')}"
     return "SGLang did not load the DDTree plug-in" if NO_SUCH.search(log) else None
+
+
+def draft_graph_off(log: str) -> str | None:
+    """The line by which a server tells that its drafter runs without CUDA graphs; None if it has them."""
+    found = NO_DRAFT_GRAPH.search(log)
+    return found[0].strip() if found else None
 
 
 def check(log: str) -> str:

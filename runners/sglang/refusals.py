@@ -47,7 +47,9 @@ def _extra(asked: Asked) -> str | None:
             continue
         value = value or (given[index + 1] if index + 1 < len(given) else "")
         if name == "--speculative-eagle-topk" and asked.strategy == "dflash":
-            return None if value == "1" else CHAIN_ONLY
+            if value == "1":
+                continue  # what it is anyway
+            return CHAIN_ONLY
         return f"{name} changes what the arm drafts; width, depth and nodes say that (engine.flags.extra_args)"
     return None
 

@@ -15,12 +15,13 @@ from runners.completions import Wire
 from runners.counts import SpecCounters, Tally
 from runners.measuring import ServerRunner
 from runners.server import Server
-from runners.serving import AnyServer
+from runners.serving import AnyServer, Serving
 from runners.sglang import attached, info, wire
+from runners.sglang.command import draft_of
 from runners.sglang.counts import SOURCE, tally
 from runners.sglang.probe import Environment, check_plugin, probe
 from runners.sglang.serving import SglangServing
-from runners.sglang.speculation import drafted_tokens
+from runners.sglang.speculation import drafted_tokens, limits, may_be_smaller
 from runners.sglang.versions import no_tree, untried
 
 FLUSH_S = 30.0
@@ -61,6 +62,20 @@ class SglangRunner(ServerRunner):
 
     def drafted(self, arm: Arm, model: ModelFiles) -> int:
         return drafted_tokens(arm.strategy, arm.depth, arm.nodes, model.block_size)
+
+    def tells_drafted(self, arm: Arm, model: ModelFiles) -> bool:
+        """SGLang says rounds times the verify width less one, whatever a tree had."""
+        draft = draft_of(arm, model)
+        return draft is None or not may_be_smaller(draft)
+
+    def doubts(self, serving: Serving, server: AnyServer, arm: Arm) -> list[str]:
+        """The drafter lost its graphs in this arm alone, or somebody changed the limits of a running server's trees."""
+        off = serving.facts.get("draft_graph_off")
+        found = [f"CUDA graphs were asked for, and the drafter has none: {off}"] if off else []
+        draft = draft_of(arm, serving.model)
+        if draft is not None and arm.strategy == "ddtree":
+            found += info.tree_differences(limits(draft), info.fetch(server.base_url))
+        return found
 
     def counters(self, server: AnyServer) -> SpecCounters | None:
         return None  # it keeps a ratio alone, and that counts the prefill's token

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
+from ddbench.plugins.sglang.backends import OPT_IN
 from ddbench.records import Arm
 from runners.base import ModelFiles, ServerSpec
 from runners.devices import gpus_of
+from runners.gpu_memory import Gpu
 from runners.server import Server, ServerCommand
 from runners.serving import Serving
-from runners.sglang import attached, info, plugin_log
-from runners.sglang.command import Machine, arguments, build, graph_sizes
-from runners.sglang.memory import predicted_gib
+from runners.sglang import attached, info, memory, plugin_log
+from runners.sglang.command import Machine, arguments, build, draft_of, graph_sizes
+from runners.sglang.flags import SHARE
 from runners.sglang.probe import Environment
+from runners.sglang.speculation import limits
 
 
 class SglangServing(Serving):
@@ -22,10 +26,12 @@ class SglangServing(Serving):
     def __init__(self, spec: ServerSpec, environment: Environment | None, model: ModelFiles, scratch: Path) -> None:
         super().__init__(spec, model, scratch)
         self._environment = environment
+        self._memory: dict[str, Any] = {}  # what was computed of it before the last start
 
     def command(self, arm: Arm) -> ServerCommand:
         gpus = gpus_of(self.spec.device, arm.flags["tensor_parallel"], self.spec.host)
-        launch = build(arm, self.model, self._machine(gpus), self.options.batch_sizes)
+        share = self._share(arm, gpus)
+        launch = build(arm, self.model, self._machine(gpus, share), self.options.batch_sizes)
         return ServerCommand(
             launch.argv,
             launch.environment,
@@ -40,22 +46,47 @@ class SglangServing(Serving):
         return plugin_log.refusal(log)
 
     def check_started(self, server: Server, arm: Arm) -> dict[str, Any]:
-        said: dict[str, Any] = {}
-        if arm.strategy == "ddtree":
-            said["plugin"] = plugin_log.check(server.log_part())
+        log, draft = server.log_part(), draft_of(arm, self.model)
+        said: dict[str, Any] = {"plugin": plugin_log.check(log)} if arm.strategy == "ddtree" else {}
         found = info.fetch(server.base_url)
         info.check(arguments(arm, self.model, self._machine(()), self.options.batch_sizes), found)
-        assert self._environment is not None
-        sizes = tuple(graph_sizes(self.options.batch_sizes))
-        said["memory_predicted_gib"] = predicted_gib(arm, self.model, self.spec.dtype, sizes, self._environment.version)
-        return said
+        if draft is not None and arm.strategy == "ddtree":
+            info.check_trees(limits(draft), found)
+        if draft is not None and arm.flags["cuda_graphs"]:
+            said["draft_graph_off"] = plugin_log.draft_graph_off(log)
+        return said | self._memory
 
     def describe_attached(self, url: str, arm: Arm) -> dict[str, Any]:
         found = attached.info_at(url)
         attached.check_arm(arm, self.model, found)
         return {"model": found["model_path"], "server": info.summary(found)}
 
-    def _machine(self, gpus: tuple[int | str, ...]) -> Machine:
+    def _share(self, arm: Arm, gpus: tuple[Gpu, ...]) -> float:
+        """``--mem-fraction-static`` where the flags leave it open: by what the arm will need, where that is known.
+
+        Raises EngineFailure where the arm is known not to fit.
+        """
         assert self._environment is not None
-        visible = ",".join(map(str, gpus)) or None
-        return Machine(self._environment.python, self.spec.dtype, self.spec.threads, visible)
+        sizes = tuple(graph_sizes(self.options.batch_sizes))
+        found = memory.predict(arm, self.model, self.spec.dtype, sizes, self._environment.version)
+        if isinstance(found, str):
+            self._memory = {"memory_predicted_gib": None, "memory_unknown": found, "memory_free_gib": None}
+            return SHARE
+        free = memory.free_bytes(self.host, gpus)
+        free_gib = None if free is None else round(free / memory.GIB, 4)
+        self._memory = {"memory_predicted_gib": found.gib(), "memory_unknown": None, "memory_free_gib": free_gib}
+        if free is None or arm.flags["mem_fraction_static"] is not None:
+            return SHARE
+        return found.fitted(free).fraction
+
+    def _machine(self, gpus: tuple[Gpu, ...], share: float = SHARE) -> Machine:
+        assert self._environment is not None
+        return Machine(
+            self._environment.python,
+            self.spec.dtype,
+            self.spec.threads,
+            ",".join(map(str, gpus)) or None,
+            inherited=tuple(os.environ),
+            share=share,
+            untested=os.environ.get(OPT_IN) == "1",
+        )

@@ -65,6 +65,40 @@ def candidates(draft: Draft) -> int:
     return nodes if draft.width is None else min(draft.width, nodes)
 
 
+def limits(draft: Draft) -> dict[str, Any]:
+    """What a server of our plug-in must say of its trees, by the names of ``internal_states[0].ddtree``.
+
+    The depth is left out where neither the arm nor the drafter's block is known.
+    """
+    found: dict[str, Any] = {
+        "nodes": draft.nodes,
+        "width": candidates(draft),
+        "depth": draft.depth or (draft.block - 1 if draft.block else None),
+        "force_spine": draft.force_spine,
+        "min_log_prob": draft.min_log_prob,
+    }
+    return {name: value for name, value in found.items() if value is not None or name == "min_log_prob"}
+
+
+def may_be_smaller(draft: Draft) -> bool:
+    """Whether a tree of the arm may have fewer nodes than the verify width has room for.
+
+    A floor under the probabilities prunes it, and ``width`` children a node over ``depth`` levels may not fill it.
+    """
+    if draft.strategy != "ddtree":
+        return False
+    if draft.min_log_prob is not None:
+        return True
+    depth = draft.depth or (draft.block or 16) - 1
+    level, room = 1, 0
+    for _ in range(depth):
+        level *= candidates(draft)
+        room += level
+        if room >= (draft.nodes or 0):
+            return False
+    return True
+
+
 def environment(draft: Draft) -> dict[str, str]:
     """What SGLang has no flag for, as environment variables of our plug-in."""
     if draft.strategy != "ddtree":

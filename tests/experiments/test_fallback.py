@@ -127,6 +127,15 @@ def test_a_pruned_tree_may_draft_less_but_not_more(tmp_path: Path) -> None:
     assert stored(tmp_path / "short", spine, even(spine, drafted=3))[0] == "failed"
 
 
+def test_a_tree_whose_drafted_tokens_nobody_counts_is_judged_by_its_rounds(tmp_path: Path) -> None:
+    unknown = [{**row, "drafted": None} for row in even(PRUNED)]
+    assert stored(tmp_path / "right", PRUNED, unknown) == ("ok", None)
+    deep = [{**row, "drafted": None} for row in [request([8], [5])]]
+    assert stored(tmp_path / "deep", PRUNED, deep)[0] == "failed"
+    idle = [{**request([], [], plain=4), "drafted": None}]
+    assert stored(tmp_path / "idle", PRUNED, idle)[0] == "failed"
+
+
 def test_an_autoregressive_arm_that_speculates_fails(tmp_path: Path) -> None:
     assert stored(tmp_path / "none", AUTOREGRESSIVE, [request([], [], plain=9)]) == ("ok", None)
     status, reason = stored(tmp_path / "some", AUTOREGRESSIVE, even(CHAIN))

@@ -146,6 +146,17 @@ def test_without_stored_arguments_there_is_ddbench(tmp_path: Path) -> None:
     assert lines[1].startswith("python -m ddbench engine=vllm")
 
 
+def test_memory_that_was_computed_before_the_start_is_told(tmp_path: Path) -> None:
+    found = stored(tmp_path / "x" / "run", [arm("dflash", None, 3, None, engine="sglang")], "python -m ddbench")
+    notes = next((found.run / "cells").iterdir()) / "engine.json"
+    for facts, beside in (({"memory_free_gib": 139.04}, " of 139.0 GiB that were free"), ({}, "")):
+        notes.write_text(json.dumps({"memory_predicted_gib": {"weights": 16.0, "total": 24.26}, **facts}))
+        told = f"# Computed before its start: 24.3 GiB of GPU memory{beside}, passes at work not counted."
+        assert launch.lines(found, row_of(found)) == [told, launch.measure(found, row_of(found))]
+    notes.write_text(json.dumps({"memory_predicted_gib": None, "memory_unknown": "tensor parallelism"}))
+    assert launch.lines(found, row_of(found)) == [launch.measure(found, row_of(found))]
+
+
 def test_the_server_of_somebody_else_is_not_made_up(tmp_path: Path) -> None:
     system = arm("dflash", None, 3, None, engine="vllm", flags={"attached": True})
     found = stored(tmp_path / "x" / "run", [system])

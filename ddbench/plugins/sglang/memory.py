@@ -113,11 +113,6 @@ def reserved_tokens(requests: int, sizes: Sizes) -> int:
     return 2 * requests * sizes.window
 
 
-def most_tokens(context: int, sizes: Sizes) -> int:
-    """Longest prompt and output together that both windows under way still fit after."""
-    return context - 2 * sizes.window
-
-
 def attention_bytes(
     backend: str, width: int, rows: int, context: int, model: Model, ranks: int, verifies: bool, tree: bool
 ) -> int:
@@ -184,11 +179,6 @@ def _inputs(rows: int, width: int, model: Model) -> int:
     return tokens * (model.hidden * model.element + 8 + 8 + 8 + 24) + rows * (8 + 8) + (rows + tokens) * width
 
 
-def predicted_gib(setup: Setup, target: Model, drafter: Model) -> float:
-    """GiB of `parts` together."""
-    return sum(parts(setup, target, drafter).values()) / GIB
-
-
 def slack_bytes(setup: Setup, target: Model, drafter: Model) -> int:
     """What must stay free beside weights and key-value pools: `parts` but those, passes at work, and `MARGIN`.
 
@@ -212,32 +202,37 @@ class Defaults:
     fraction: float
 
 
-def defaults(setup: Setup, target: Model, drafter: Model, free_bytes: int) -> Defaults:
-    """A pool that holds every request at full length, and the largest fraction that leaves room for all the rest.
+def defaults(setup: Setup, target: Model, drafter: Model, free_bytes: int, tokens: int | None = None) -> Defaults:
+    """A pool of ``tokens``, None for every request at full length, and the largest fraction that leaves room for the
+    rest.
 
     ``setup.tokens`` is not looked at. SGLang gives weights and pool at most ``fraction`` of what was free before.
 
     Raises ConfigError, which names the widest verify width that fits, where this one does not.
     """
-    tokens, need = _need(setup, target, drafter)
+    pool, need = _need(setup, target, drafter, tokens)
     if need > free_bytes:
         asked, have = need / GIB, free_bytes / GIB
-        allowed = f"needs {asked:.1f} GiB of {have:.1f} GiB free; {_narrower(setup, target, drafter, free_bytes)}"
+        allowed = (
+            f"needs {asked:.1f} GiB of {have:.1f} GiB free; {_narrower(setup, target, drafter, free_bytes, tokens)}"
+        )
         raise ConfigError("speculative_num_draft_tokens", setup.sizes.verify_width, allowed)
-    return Defaults(tokens, int(1000 * (1 - slack_bytes(setup, target, drafter) / free_bytes)) / 1000)
+    return Defaults(pool, int(1000 * (1 - slack_bytes(setup, target, drafter) / free_bytes)) / 1000)
 
 
-def _need(setup: Setup, target: Model, drafter: Model) -> tuple[int, int]:
-    """Tokens of a pool for every request at full length, and bytes of weights, pool and slack."""
-    tokens = setup.requests * (setup.context + 2 * setup.sizes.window)
+def _need(setup: Setup, target: Model, drafter: Model, tokens: int | None) -> tuple[int, int]:
+    """Tokens of the pool, None for every request at full length, and bytes of weights, pool and slack."""
+    if tokens is None:
+        tokens = setup.requests * setup.context + reserved_tokens(setup.requests, setup.sizes)
     pool = tokens * cell_bytes(setup.version, target, drafter, setup.ranks)
     return tokens, target.weight_bytes + drafter.weight_bytes + pool + slack_bytes(setup, target, drafter)
 
 
-def _narrower(setup: Setup, target: Model, drafter: Model, free_bytes: int) -> str:
+def _narrower(setup: Setup, target: Model, drafter: Model, free_bytes: int, tokens: int | None) -> str:
     sizes = setup.sizes
-    for width in range(sizes.verify_width - 1, 1, -1):
+    chain = sizes.top_k == 1 and sizes.verify_width == sizes.block  # its width is the drafter's own
+    for width in () if chain else range(sizes.verify_width - 1, 1, -1):
         smaller = replace(setup, sizes=Sizes(width, sizes.block, min(sizes.top_k, width - 1)))
-        if _need(smaller, target, drafter)[1] <= free_bytes:
+        if _need(smaller, target, drafter, tokens)[1] <= free_bytes:
             return f"at this context and batch size at most {width}"
     return "fewer requests, a shorter context or fewer captured batch sizes are needed"

@@ -26,14 +26,22 @@ if sys.argv[1].endswith("probe_script.py"):
     sys.exit()
 paths = [{stand_in!r}, {root!r}, os.environ.get("PYTHONPATH", "")]
 os.environ["PYTHONPATH"] = os.pathsep.join(path for path in paths if path)
-if {says!r} is not None:
-    os.environ["STAND_IN_SAYS"] = {says!r} or " "
+SAYS = {says!r}
+if SAYS is not None:
+    os.environ["STAND_IN_SAYS"] = SAYS or " "
+os.environ.update({environment!r})
 os.execv(sys.executable, [sys.executable, *sys.argv[1:]])
 """
 
 
-def write_stand_in(folder: Path, version: str = "0.5.17", says: str | None = None) -> str:
-    """The path of the program. ``says``: what a DDTREE server has in its log; None: what the plug-in says."""
+def write_stand_in(
+    folder: Path, version: str = "0.5.17", says: str | None = None, environment: dict[str, str] | None = None
+) -> str:
+    """The path of the program.
+
+    ``says``: what a DDTREE server has in its log; None: what the plug-in says. ``environment``: variables that a server
+    has whatever it is given.
+    """
     path = folder / "python"
     text = SCRIPT.format(
         python=sys.executable,
@@ -42,6 +50,7 @@ def write_stand_in(folder: Path, version: str = "0.5.17", says: str | None = Non
         stand_in=str(STAND_IN),
         root=str(ROOT.parent),
         says=says,
+        environment=environment or {},
     )
     path.write_text(text, encoding="utf-8")
     path.chmod(0o755)

@@ -1,12 +1,19 @@
 from __future__ import annotations
 
+import re
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import pytest
 from sglang_arms import FOLDERS, GIVEN, HUB, SHAPES, arm, launch, value, values
 
-from runners.sglang.command import graph_sizes
+from ddbench.plugins.sglang import options as plugin
+from runners.base import EngineFailure
+from runners.sglang import info
+from runners.sglang.command import Machine, build, draft_of, graph_sizes
 from runners.sglang.flags import DEFAULT_ARM
+from runners.sglang.speculation import limits, may_be_smaller
 
 SPECULATIVE = ("dflash", "eagle", "ddtree")
 
@@ -39,6 +46,37 @@ def test_what_every_arm_has(strategy: str) -> None:
     assert made.environment["CUDA_VISIBLE_DEVICES"] == "0"
     assert made.environment["HF_HUB_OFFLINE"] == "1"
     assert made.environment["SGLANG_SIMULATE_ACC_LEN"] is None
+
+
+def named_ours() -> set[str]:
+    """Variables that the plug-in's own source names."""
+    files = Path(plugin.__file__).parent.rglob("*.py")
+    return {name for file in files for name in re.findall(r"\bDDTREE_[A-Z_]*[A-Z]\b", file.read_text(encoding="utf-8"))}
+
+
+@pytest.mark.parametrize("strategy", SHAPES)
+def test_an_arm_has_nothing_from_the_environment_that_it_was_not_given(strategy: str) -> None:
+    ours = named_ours()
+    assert {"DDTREE_NODES", "DDTREE_DEPTH", "DDTREE_MIN_LOG_PROB", "DDTREE_UNTESTED_BACKENDS"} <= ours
+    theirs = {"SGLANG_SIMULATE_ACC_LEN", "SGLANG_SIMULATE_ACC_METHOD", "SGLANG_DFLASH_EAGER_DRAFT_SAMPLER"}
+    around = ("PATH", "DDTREE_NEW", "SGLANG_SIMULATE_NEW", "SGLANG_SPEC_NEW", "SGLANG_CACHE_DIR")
+    machine = Machine("py", "bfloat16", 1, "0", inherited=around)
+    given = build(arm(strategy), FOLDERS, machine, (1, 8)).environment
+    expected = dict.fromkeys(ours | theirs | {"DDTREE_NEW", "SGLANG_SIMULATE_NEW", "SGLANG_SPEC_NEW"})
+    if strategy == "ddtree":
+        expected |= {"DDTREE_DEPTH": "7"}
+    assert {name: given[name] for name in expected} == expected  # None: taken away
+    assert not {"PATH", "SGLANG_CACHE_DIR"} & set(given)
+    opted = build(arm(strategy), FOLDERS, replace(machine, untested=True), (1, 8)).environment
+    assert opted["DDTREE_UNTESTED_BACKENDS"] == ("1" if strategy == "ddtree" else None)
+
+
+def test_the_share_of_memory_is_the_configuration_s_or_the_machine_s() -> None:
+    open_share = arm("dflash", replace(GIVEN, mem_fraction_static=None))
+    machine = Machine("py", "bfloat16", 1, "0", share=0.93)
+    for made, told in ((arm("dflash"), "0.85"), (open_share, "0.93")):
+        assert value(build(made, FOLDERS, machine, (1, 8)), "--mem-fraction-static") == told
+    assert value(launch(open_share), "--mem-fraction-static") == "0.85"
 
 
 @pytest.mark.parametrize(
@@ -83,11 +121,42 @@ def test_autoregressive_decoding_has_no_drafter() -> None:
 def test_limits_of_a_tree_go_through_the_environment() -> None:
     made = launch(arm("ddtree", width=None, force_spine=True, min_log_prob=-4.0))
     assert value(made, "--speculative-eagle-topk") == "32"  # as many as nodes: no limit
-    named = {name: text for name, text in made.environment.items() if name.startswith("DDTREE_") and text}
-    assert named == {"DDTREE_DEPTH": "7", "DDTREE_MIN_LOG_PROB": "-4.0", "DDTREE_FORCE_SPINE": "1"}
+    own = {"DDTREE_DEPTH": "7", "DDTREE_MIN_LOG_PROB": "-4.0", "DDTREE_FORCE_SPINE": "1"}
+    named = {name: text for name, text in made.environment.items() if name.startswith("DDTREE_")}
+    assert named == {**dict.fromkeys(named_ours()), **own}
     for strategy in ("autoregressive", "dflash", "eagle"):
         other = launch(arm(strategy)).environment
-        assert not [name for name, text in other.items() if name.startswith("DDTREE_") and text]
+        assert {name: other[name] for name in named} == dict.fromkeys(named)
+
+
+@pytest.mark.parametrize(
+    ("changes", "limits_asked", "smaller"),
+    [
+        ({}, {"nodes": 32, "width": 4, "depth": 7, "force_spine": False, "min_log_prob": None}, False),
+        (
+            {"width": None, "depth": None, "force_spine": True, "min_log_prob": -4.0},
+            {"nodes": 32, "width": 32, "depth": 15, "force_spine": True, "min_log_prob": -4.0},
+            True,
+        ),
+        ({"width": 2, "depth": 4}, {"width": 2, "depth": 4}, True),  # 2 + 4 + 8 + 16 = 30 < 32
+        ({"width": 2, "depth": 4, "nodes": 30}, {"nodes": 30}, False),
+        ({"width": 1, "nodes": 7}, {"width": 1}, False),
+        ({"width": 1, "nodes": 8}, {"width": 1}, True),
+    ],
+)
+def test_what_a_server_s_trees_must_be(changes: dict[str, Any], limits_asked: dict[str, Any], smaller: bool) -> None:
+    draft = draft_of(arm("ddtree", **changes), FOLDERS)
+    assert draft is not None
+    asked = limits(draft)
+    assert {name: asked[name] for name in limits_asked} == limits_asked
+    assert may_be_smaller(draft) is smaller
+    info.check_trees(asked, {"internal_states": [{"ddtree": {"verify_width": 33, **asked}}]})
+    for name, other in (("nodes", 5), ("width", 3), ("depth", 2), ("force_spine", None), ("min_log_prob", -1.0)):
+        with pytest.raises(EngineFailure, match=f"the trees' {name} is {other}, not "):
+            info.check_trees(asked, {"internal_states": [{"ddtree": {**asked, name: other}}]})
+    for silent in ({}, {"internal_states": []}, {"internal_states": [{}]}):
+        with pytest.raises(EngineFailure, match="does not tell the limits of its trees"):
+            info.check_trees(asked, silent)
 
 
 def test_graphs_are_captured_for_what_will_run() -> None:

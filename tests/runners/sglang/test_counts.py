@@ -10,6 +10,8 @@ from hypothesis import strategies as st
 
 from runners.client import Completion
 from runners.completions import Speculation, TokenRequest
+from runners.counts import SpecCounters
+from runners.judge import Expected, judge
 from runners.sglang.counts import tally
 
 DRAFTED = 7
@@ -62,3 +64,40 @@ def test_a_server_that_speculates_in_an_autoregressive_arm_is_seen() -> None:
     assert tally([done], 0).sums.drafts == 2
     assert tally([replace(done, speculation=None)], 0).sums.drafts == 0
     assert tally([replace(done, speculation=None)], DRAFTED).sums.drafts == 0  # judged as no speculation at all
+
+
+def test_counts_are_held_against_the_streams_where_a_server_has_no_totals() -> None:
+    made = [completion([3, 1], cut=1), completion([0, 2])]
+    good = tally(made, DRAFTED)
+    expected = Expected(DRAFTED)
+    assert judge(expected, made, good, None) == ("ok", None)
+    first, second = good.requests
+    for changes, told in (
+        ({"rounds": 3}, "rounds and accepted tokens of 1 requests are not those of their histograms"),
+        ({"histogram": (1, 1)}, "rounds and accepted tokens of 1 requests are not those of their histograms"),
+    ):
+        broken = replace(good, requests=(replace(first, **changes), second))
+        status, reason = judge(expected, made, broken, None)
+        assert status == "suspect"
+        assert told in (reason or "")
+    shorter = [replace(made[0], token_ids=made[0].token_ids[:1]), made[1]]
+    assert judge(expected, shorter, good, None) == (
+        "suspect",
+        "1 requests have more accepted tokens than their outputs and one cut round hold",
+    )
+
+
+def test_the_verify_width_that_a_server_counts_with_must_be_the_arm_s() -> None:
+    made = [completion([3, 1], drafted=5)]
+    status, reason = judge(Expected(DRAFTED), made, tally(made, DRAFTED), None)
+    assert (status, reason) == ("suspect", "10 tokens drafted in 2 rounds, not 7 a round")
+
+
+def test_trees_of_unknown_size_have_no_count_of_drafted_tokens() -> None:
+    made = [completion([3, 1]), completion([0])]
+    found = tally(made, DRAFTED).without_drafted()
+    assert [each.drafted for each in found.requests] == [None, None]
+    assert found.sums == SpecCounters(3, None, 4)
+    assert [each.drafted for counts in found.requests for each in counts.by_round or ()] == [None] * 3
+    assert judge(Expected(DRAFTED, fewer=True), made, found, None) == ("ok", None)
+    assert SpecCounters(3, None).since(SpecCounters(1, 2)) == SpecCounters(2, None)

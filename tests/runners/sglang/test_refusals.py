@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
 from sglang_arms import FOLDERS, GIVEN, GPU, SHAPES, arm
 
-import ddbench
 from ddbench.errors import ConfigError
-from runners.base import EngineFailure, ModelFiles
+from runners.base import EngineFailure
 from runners.sglang import info, plugin_log
 from runners.sglang.command import Machine, arguments
 from runners.sglang.flags import Demands, pool, reserve, resolve
-from runners.sglang.memory import predicted_gib
 from runners.sglang.refusals import CHAIN_ONLY, Asked, refuse
 
 FLAGS = resolve(GIVEN, GPU)
@@ -38,6 +35,12 @@ def test_a_tree_of_stock_dflash_is_never_a_chain() -> None:
     for words in (["--speculative-eagle-topk", "4"], ["--speculative-eagle-topk=4"]):
         assert refuse(asked("dflash", {"extra_args": words})) == CHAIN_ONLY
     assert refuse(asked("dflash", width=1)) is None
+    for words in (["--speculative-eagle-topk", "1"], ["--speculative-eagle-topk=1"]):
+        assert refuse(asked("dflash", {"extra_args": words})) is None
+        hidden = [*words, "--speculative-num-draft-tokens", "8"]
+        assert "--speculative-num-draft-tokens changes what the arm drafts" in (
+            refuse(asked("dflash", {"extra_args": hidden})) or ""
+        )
     assert "changes what the arm drafts" in (
         refuse(asked("ddtree", {"extra_args": ["--speculative-num-draft-tokens", "8"]})) or ""
     )
@@ -131,25 +134,7 @@ def test_what_the_plug_in_says() -> None:
     assert plugin_log.refusal("all is well") is None
 
 
-def test_memory_is_predicted_from_the_checkpoints() -> None:
-    assets = Path(ddbench.__file__).parent / "assets"
-    files = ModelFiles(str(assets / "target"), dflash=str(assets / "dflash"), block_size=16)
-    found = {
-        nodes: predicted_gib(arm("ddtree", nodes=nodes), files, "bfloat16", (1, 8), "0.5.17") for nodes in (15, 63)
-    }
-    narrow, wide = found[15], found[63]
-    assert narrow is not None
-    assert wide is not None
-    assert narrow["weights"] == wide["weights"] == round(2 * (7_345_408 + 2_623_872) / 2**30, 4)
-    assert narrow["total"] == pytest.approx(sum(size for name, size in narrow.items() if name != "total"), abs=1e-3)
-    assert wide["logits"] == pytest.approx(4 * narrow["logits"], rel=0.05)
-    chain = predicted_gib(arm("dflash"), files, "bfloat16", (1, 8), "0.5.17")
-    assert chain is not None
-    assert chain["kv_target"] == narrow["kv_target"]
-    for made, model, version in (
-        (arm("eagle"), files, "0.5.17"),
-        (arm("ddtree"), FOLDERS, "0.5.17"),
-        (arm("ddtree"), files, "0.5.20"),
-        (arm("ddtree", replace(GIVEN, quantization="fp8")), files, "0.5.17"),
-    ):
-        assert predicted_gib(made, model, "bfloat16", (1,), version) is None
+def test_a_drafter_without_graphs_is_seen_in_the_log() -> None:
+    line = "Disable DFLASH draft cuda graph because only 0.41 GB GPU memory is available after target backend"
+    assert plugin_log.draft_graph_off(f"[2026-01-01 00:00:00] {line}\nafter") == line
+    assert plugin_log.draft_graph_off("Capture draft cuda graph begin. DFLASH draft greedy head folded") is None

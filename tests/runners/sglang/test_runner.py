@@ -24,7 +24,8 @@ from sglang_arms import GIVEN, GPU, arm
 from ddbench.decoding import Request, Sampling, Strategy, decode, load_pair
 from ddbench.errors import ConfigError
 from ddbench.records import Cell
-from runners.base import CellJob, CellOutcome, ServerSpec
+from experiments.fallback import checked
+from runners.base import CellJob, CellOutcome, EngineFailure, ServerSpec
 from runners.ports import free_port
 from runners.random_models import BLOCK_SIZE, RandomPair, write_random_pair
 from runners.sglang.runner import SglangRunner
@@ -72,26 +73,36 @@ def measure(runner: SglangRunner, folder: Path, measured: Cell) -> tuple[CellOut
 
 
 def check_counts(
-    strategy: str, pair: RandomPair, prompts: list[tuple[int, ...]], rows: list[dict[str, Any]], folder: Path
+    strategy: str,
+    pair: RandomPair,
+    prompts: list[tuple[int, ...]],
+    rows: list[dict[str, Any]],
+    folder: Path,
+    told: bool = True,
+    **changes: Any,
 ) -> None:
-    """What is stored must be what our own engine counts for the same models, prompts and shape."""
+    """What is stored must be what our own engine counts for the same models, prompts and shape.
+
+    ``told``: whether drafted tokens are known.
+    """
     drafters = {"dflash": pair.dflash, "eagle": pair.eagle}
     loaded = load_pair(pair.target, **drafters, device="cpu", dtype="float32")
     requests = [Request("p", ids, TOKENS, Sampling(), frozenset()) for ids in prompts]
-    expected = decode(loaded, STRATEGIES[strategy], requests, 1) * 2
+    expected = decode(loaded, replace(STRATEGIES[strategy], **changes), requests, 1) * 2
     assert len(rows) == MEASURED
     for row, one in zip(rows, expected, strict=True):
         raw = [round.accepted_raw for round in one.rounds]
         assert row["output_token_ids"] == list(one.output_token_ids)
         assert (row["rounds"], row["accepted_raw"]) == (len(raw), sum(raw))
         assert row["accepted"] == sum(round.accepted for round in one.rounds)
-        assert row["drafted"] == sum(round.drafted for round in one.rounds)
+        assert row["drafted"] == (sum(round.drafted for round in one.rounds) if told else None)
         assert row["accept_histogram"] == histogram(raw)
         assert (row["finish_reason"], row["cached_tokens"], row["error"]) == ("length", 0, None)
     if strategy != "autoregressive":
         rounds = pq.read_table(folder / "rounds.parquet").to_pylist()
         assert [each["accepted_raw"] for each in rounds] == [r.accepted_raw for one in expected for r in one.rounds]
         assert [each["emitted"] for each in rounds] == [r.emitted for one in expected for r in one.rounds]
+        assert [each["drafted"] is not None for each in rounds] == [told] * len(rounds)
 
 
 @pytest.mark.parametrize("strategy", ["autoregressive", "eagle"])
@@ -138,6 +149,51 @@ def test_a_server_of_trees_serves_all_cells_of_its_arm(pair: RandomPair, tmp_pat
     assert flushed >= 2  # passes of the warm-up
 
 
+def test_a_pruned_tree_has_no_count_of_drafted_tokens_and_leaked_limits_change_nothing(
+    pair: RandomPair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, text in {"NODES": "2", "WIDTH": "1", "DEPTH": "1", "MIN_LOG_PROB": "-0.01", "FORCE_SPINE": "1"}.items():
+        monkeypatch.setenv(f"DDTREE_{name}", text)
+    floor = {"min_log_prob": -9.0}
+    pruned = replace(ARMS["ddtree"], **floor)
+    with started(spec(write_stand_in(tmp_path), pair, "ddtree")) as runner:
+        prompts = [item.token_ids for item in runner._asked.prompts]
+        outcome, rows = measure(runner, tmp_path / "cell", cell(pruned))
+    assert (outcome.status, outcome.reason) == ("ok", None)
+    check_counts("ddtree", pair, prompts, rows, tmp_path / "cell", told=False, **floor)
+    notes = json.loads((tmp_path / "cell" / "engine.json").read_text())
+    assert notes["counters"]["drafted"] is None
+    assert notes["server"]["ddtree"]["nodes"] == 10
+    assert notes["memory_unknown"] is None
+    assert notes["memory_predicted_gib"]["weights"] > 0
+    assert notes["memory_free_gib"] is None  # of a CPU
+    made = cell(pruned)
+    assert checked(outcome, made, tmp_path / "cell") == outcome  # the sweep's own look does not need them
+
+
+def test_a_server_whose_trees_are_others_is_not_measured(pair: RandomPair, tmp_path: Path) -> None:
+    python = write_stand_in(tmp_path, environment={"DDTREE_NODES": "3"})
+    with started(spec(python, pair, "ddtree")) as runner:
+        outcome, rows = measure(runner, tmp_path / "cell", cell(ARMS["ddtree"]))
+    assert (outcome.status, rows) == ("failed", [])
+    told = "SGLang runs something else than it was asked for: the trees' nodes is 3, not 10"
+    assert outcome.reason == told
+
+
+def test_a_drafter_that_lost_its_graphs_makes_the_cell_suspect(pair: RandomPair, tmp_path: Path) -> None:
+    lost = "Disable DFLASH draft cuda graph because only 0.41 GB GPU memory is available"
+    says = f"ddbench: DDTREE plugin registered: N=11\n{lost}"
+    eager = replace(ARMS["ddtree"], flags={**ARMS["ddtree"].flags, "cuda_graphs": False})
+    with started(spec(write_stand_in(tmp_path, says=says), pair, "ddtree")) as runner:
+        outcome, rows = measure(runner, tmp_path / "cell", cell(ARMS["ddtree"]))
+        serving = runner._serving
+        assert serving is not None
+        server = serving.server_for(eager)
+        assert runner.doubts(serving, server, eager) == []
+    assert (outcome.status, len(rows)) == ("suspect", MEASURED)
+    assert outcome.reason == f"CUDA graphs were asked for, and the drafter has none: {lost}"
+
+
 def test_a_tree_server_without_the_plug_ins_line_is_not_measured(pair: RandomPair, tmp_path: Path) -> None:
     with started(spec(write_stand_in(tmp_path, says=""), pair, "ddtree")) as runner:
         outcome, rows = measure(runner, tmp_path / "cell", cell(ARMS["ddtree"]))
@@ -167,11 +223,12 @@ def test_a_version_without_a_tree_is_refused_before_anything_starts(pair: Random
 
 
 @contextmanager
-def running(pair: RandomPair, *flags: str) -> Iterator[str]:
+def running(pair: RandomPair, *flags: str, **environment: str) -> Iterator[str]:
     """A server of somebody else's, which gives its outputs whole in every event, as SGLang does by itself."""
     port = free_port()
     argv = [sys.executable, "-m", "sglang.launch_server", "--port", str(port), "--model-path", str(pair.target), *flags]
-    process = subprocess.Popen(argv, env={"PYTHONPATH": f"{STAND_IN}:{ROOT.parent}"}, stdout=subprocess.DEVNULL)
+    given = {"PYTHONPATH": f"{STAND_IN}:{ROOT.parent}", **environment}
+    process = subprocess.Popen(argv, env=given, stdout=subprocess.DEVNULL)
     url = f"http://127.0.0.1:{port}"
     try:
         for _ in range(600):
@@ -185,6 +242,30 @@ def running(pair: RandomPair, *flags: str) -> Iterator[str]:
     finally:
         process.terminate()
         process.wait()
+
+
+def test_the_limits_of_a_tree_server_that_runs_already_are_looked_at(pair: RandomPair, tmp_path: Path) -> None:
+    attached = {**dict.fromkeys(ARMS["ddtree"].flags), "attached": True, "prefix_cache": None}
+    tree = replace(ARMS["ddtree"], flags={**attached, "attention_backend": "triton"})
+    flags = ("--speculative-algorithm", "DDTREE", "--speculative-draft-model-path", str(pair.dflash))
+    shape = ("--speculative-num-draft-tokens", "11", "--speculative-eagle-topk", "10")
+    block = ("--speculative-dflash-block-size", str(BLOCK_SIZE))
+    for nodes, problem in (("", None), ("3", "the trees' nodes is 3, not 10")):
+        limits = {"DDTREE_DEPTH": "4", "DDTREE_NODES": nodes}
+        with (
+            running(pair, *flags, *shape, *block, **limits) as url,
+            started(spec(None, pair, "ddtree", url=url)) as runner,
+        ):
+            serving = runner._serving
+            assert serving is not None
+            if problem is not None:
+                with pytest.raises(EngineFailure, match=problem):
+                    serving.server_for(tree)
+                continue
+            server = serving.server_for(tree)
+            assert runner.doubts(serving, server, tree) == []
+            deeper = replace(tree, depth=5)  # as if somebody had changed the limits since
+            assert runner.doubts(serving, server, deeper) == ["the trees' depth is 4, not 5"]
 
 
 def test_a_server_that_runs_already_is_asked_and_left_alone(pair: RandomPair, tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ class Core:
     def __init__(self, args: dict[str, Any]) -> None:
         self.args = args
         self.says: list[str] = []
+        self.limits: dict[str, Any] | None = None  # of the trees, as our plug-in reads them from its environment
         self._shape = self._shape_of(args.get("speculative_algorithm"))
         self._lock = threading.Lock()
         self.rounds = self.emitted = 0
@@ -41,8 +42,8 @@ class Core:
             return {"name": "eagle", "width": topk, "depth": args["speculative_num_steps"], "nodes": width - 1}
         if algorithm == "DDTREE":
             self.says.append(os.environ.get("STAND_IN_SAYS", REGISTERED))
-            depth = os.environ.get("DDTREE_DEPTH")
-            return {"name": "ddtree", "width": topk, "depth": depth and int(depth), "nodes": width - 1}
+            self.limits = _limits(topk, (args.get("speculative_dflash_block_size") or 8) - 1, width - 1)
+            return {"name": "ddtree", **self.limits}
         raise ValueError(f"Unknown speculative algorithm: {algorithm}")
 
     @cached_property
@@ -66,9 +67,13 @@ class Core:
 
     def info(self) -> dict[str, Any]:
         tokens = self.args.get("max_total_tokens") or 4096
-        state = {"memory_usage": {"weight": 0.1, "kvcache": 0.2, "token_capacity": tokens, "graph": 0.0}}
+        state: dict[str, Any] = {
+            "memory_usage": {"weight": 0.1, "kvcache": 0.2, "token_capacity": tokens, "graph": 0.0}
+        }
         if self.rounds:
             state["avg_spec_accept_length"] = self.emitted / self.rounds
+        if self.limits is not None:
+            state["ddtree"] = {"verify_width": self.args["speculative_num_draft_tokens"], **self.limits}
         return {**self.args, "version": VERSION, "max_total_num_tokens": tokens, "internal_states": [state]}
 
     def chunks(self, rid: str, input_ids: list[int], params: dict[str, Any], **asked: Any) -> Iterator[dict[str, Any]]:
@@ -161,6 +166,14 @@ class Core:
                 [[float(v), int(t), None] for v, t in zip(each.values, each.indices, strict=True)] for each in best
             ]
         return found
+
+
+def _limits(width: int, depth: int, nodes: int) -> dict[str, Any]:
+    found = {"width": width, "depth": depth, "nodes": nodes}
+    caps = {name: int(os.environ.get(f"DDTREE_{name.upper()}") or value) for name, value in found.items()}
+    floor = os.environ.get("DDTREE_MIN_LOG_PROB")
+    spine = os.environ.get("DDTREE_FORCE_SPINE") == "1"
+    return {**caps, "force_spine": spine, "min_log_prob": float(floor) if floor else None}
 
 
 def _reason(done: Generation) -> dict[str, Any]:
