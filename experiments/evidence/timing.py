@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Sequence
+from typing import Any
 
 MOST_REPEATS, REPEAT_S = 7, 25.0  # repeats of a batch size: as many as that many seconds allow, 3 at least
 
@@ -25,6 +26,25 @@ def spread(values: Sequence[float]) -> dict[str, float]:
         "q3": round(middle[1], 4),
         "n": len(values),
     }
+
+
+def kept(values: Sequence[float]) -> dict[str, Any]:
+    """`spread`, and the repeats themselves, which :func:`pooled` wants."""
+    return {**spread(values), "values": [round(value, 5) for value in values]}
+
+
+def pooled(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """One spread over the repeats of several starts, each of which :func:`kept` them; one start may be a mere spread.
+
+    Raises:
+        ValueError: several starts, and one that did not keep its repeats.
+    """
+    if len(rows) == 1:
+        one = {key: value for key, value in rows[0].items() if key != "values"}
+        return {**one, "starts": 1}
+    if not all("values" in row for row in rows):
+        raise ValueError("starts without their repeats cannot be pooled")
+    return {**spread([value for row in rows for value in row["values"]]), "starts": len(rows)}
 
 
 def repeats_for(seconds: float) -> int:

@@ -8,11 +8,13 @@ import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 from experiments.evidence.child import Child
+from experiments.evidence.places import VISIBLE, claimed_ports, visible_gpu
 from experiments.progress import say
 from experiments.sglang_evidence.arms import Arm, Pair, arguments, variables
 from runners.base import EngineFailure
@@ -48,7 +50,8 @@ class Engine(Child):
 class Fleet:
     """Engines of some arms, by name, while in the context. One that does not start is in ``failed`` with its reason.
 
-    ``gpus[i]`` is the index of the GPU of ``arms[i]``. Starts are given ``start_s`` seconds together.
+    ``gpus[i]`` is the index of the GPU of ``arms[i]`` among those that this program may see. Every engine has a port of
+    its own, at which its processes meet. Starts are given ``start_s`` seconds together.
     """
 
     def __init__(
@@ -66,6 +69,7 @@ class Fleet:
         self.failed: dict[str, str] = {}
         self.start_s = 0.0
         self._made: list[Engine] = []
+        self._held = ExitStack()
         self._limit_s = start_s
         self._plan = list(zip(arms, gpus or [0] * len(arms), strict=True))
         self._python, self._pair, self._batches, self._logs = python, pair, batches, logs
@@ -73,9 +77,11 @@ class Fleet:
     def __enter__(self) -> Fleet:
         clock = time.perf_counter()
         paths = search_path(self._python, self._logs)
-        for arm, gpu in self._plan:
-            settings = arguments(arm, self._pair, self._batches)
-            own = {"CUDA_VISIBLE_DEVICES": str(gpu), "PYTHONPATH": paths, **variables(arm, self._pair)}
+        places = [visible_gpu(gpu) for _, gpu in self._plan]
+        ports = self._held.enter_context(claimed_ports(len(self._plan)))
+        for (arm, _), place, port in zip(self._plan, places, ports, strict=True):
+            settings = {"nccl_port": port} | arguments(arm, self._pair, self._batches)
+            own = {VISIBLE: place, "PYTHONPATH": paths, **variables(arm, self._pair)}
             argv = [self._python, str(ENGINE), json.dumps({"engine": settings})]
             self._made.append(Engine(arm, argv, ENVIRONMENT | own, self._logs / f"{arm.name}.log"))
         for engine in self._made:
@@ -93,6 +99,7 @@ class Fleet:
     ) -> None:
         for engine in self._made:
             engine.end()
+        self._held.close()
 
     def lose(self, engine: Engine, failure: EngineFailure) -> None:
         """An engine that failed is told of, with the end of its log, ended, and asked no more: the others go on."""

@@ -14,8 +14,8 @@ Texts = Sequence[Sequence[int]]
 class Judge:
     """Rescores by one autoregressive engine, and remembers: many arms part from the baseline at the same places."""
 
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
+    def __init__(self, engine: Engine, dtype: str) -> None:
+        self._engine, self._dtype = engine, dtype
         self._known: dict[tuple[tuple[int, ...], int, int], float] = {}
 
     def ledger(self, prompts: Texts, tokens: Texts, reference: Texts) -> list[Difference]:
@@ -33,9 +33,9 @@ class Judge:
             told = self._engine.ask(verb="gaps", prefixes=prefixes, pairs=pairs)["logprobs"]
             self._known |= {key: theirs - ours for key, (theirs, ours) in zip(new, told, strict=True)}
         gaps = {fork: self._known[key] for fork, key in keys.items()}
-        return [Difference(fork.prompt, fork.place, gaps.get(fork, float("inf"))) for fork in found]
+        return [Difference(fork.prompt, fork.place, gaps.get(fork)) for fork in found]
 
     def compare(self, prompts: Texts, tokens: Texts, reference: Texts) -> dict[str, Any]:
         """Share of identical outputs, and what the differences are."""
         share = round(identity_share(tokens, reference), 4)
-        return {"share": share, **summary(self.ledger(prompts, tokens, reference))}
+        return {"share": share, **summary(self.ledger(prompts, tokens, reference), self._dtype)}

@@ -87,7 +87,7 @@ def measure(job: Job) -> dict[str, Any]:
     dummy.write_dummy_pair(models)
     pair = Pair(models / "target", models / "dflash", models / "eagle3", "bfloat16", True, 4096, 65_536, memory=0.9)
     arms = watched([Arm(f"ddtree_{width}", "ddtree", width - 1) for width in WIDTHS], job.logs)
-    result: dict[str, Any] = {"memory": {}}
+    result: dict[str, Any] = {"memory": {}, "asked": [arm.name for arm in arms]}
     with Fleet(job.python, pair, arms, batches, job.logs, start_s=job.limit_s) as fleet:
         result |= {"start_s": round(fleet.start_s, 1), "failed": fleet.failed}
         for arm in arms:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from experiments.evidence.identity import TIES
 from experiments.progress import say
 from experiments.sglang_evidence.arms import Arm
 from experiments.sglang_evidence.fleet import Fleet
@@ -16,7 +18,6 @@ from experiments.sglang_evidence.tiny_checks import pair_of
 from runners.base import EngineFailure
 
 NODES = 31
-CLOSE_LOGITS = 0.5  # of the tiny pair's bfloat16, fixed before any run: see `experiments.evidence.identity`
 BACKENDS = ("triton", "flashinfer")
 PLAIN = Arm("autoregressive")
 
@@ -36,7 +37,8 @@ def measure(job: Job) -> dict[str, Any]:
     dumps = {backend: job.logs / f"tree_{backend}.pt" for backend in job.arms or BACKENDS}
     plain = replace(PLAIN, hooks=("float32",)) if job.dtype == "float32" else PLAIN
     arms = [plain, *(tree_arm(backend, dump, job.dtype) for backend, dump in dumps.items())]
-    result: dict[str, Any] = {"dtype": job.dtype, "nodes": NODES, "threshold_logits": CLOSE_LOGITS, "backends": {}}
+    result: dict[str, Any] = {"dtype": job.dtype, "nodes": NODES, "threshold_logits": TIES[job.dtype], "backends": {}}
+    result["asked"] = list(dumps)
     with Fleet(job.python, pair_of(job.assets, job.dtype), arms, [1, 4], job.logs, start_s=job.limit_s) as fleet:
         result |= {"start_s": round(fleet.start_s, 1), "failed": fleet.failed}
         for backend, dump in dumps.items():
@@ -48,7 +50,7 @@ def measure(job: Job) -> dict[str, Any]:
                 params = {"temperature": 0.0, "max_new_tokens": 16, "ignore_eos": True}
                 left = job.limit_s - (time.perf_counter() - began)
                 engine.ask(prompts=job.prompts[:4], params=params, in_flight=1, timeout_s=left)
-                result["backends"][backend] = compare(judge, dump)
+                result["backends"][backend] = compare(judge, dump, TIES[job.dtype])
             except EngineFailure as failure:
                 fleet.lose(engine, failure)
                 continue
@@ -57,8 +59,8 @@ def measure(job: Job) -> dict[str, Any]:
     return result
 
 
-def compare(judge: Any, dump: Path) -> dict[str, Any]:
-    """Differences over all nodes of all recorded trees, and where the wider ones are. Raises EngineFailure."""
+def compare(judge: Any, dump: Path, threshold: float) -> dict[str, Any]:
+    """Differences over all nodes of all recorded trees, None where logits are no numbers. Raises EngineFailure."""
     import torch
 
     trees = torch.load(dump, weights_only=True)
@@ -79,14 +81,15 @@ def compare(judge: Any, dump: Path) -> dict[str, Any]:
         sums += [float(each[mask].mean()) for each, mask in zip(apart, likely, strict=True)]
         same += int((found.argmax(-1) == expected.argmax(-1)).sum())
         nodes += len(paths)
+    widest = max(wide) if all(map(math.isfinite, wide)) else None
     return {
         "trees": len(trees),
         "nodes": nodes,
         "in_graph": all(tree["graph"] for tree in trees),
-        "widest_difference": max(wide),
-        "mean_difference": sum(sums) / len(sums),
+        "widest_difference": widest,
+        "mean_difference": None if widest is None else sum(sums) / len(sums),
         "same_best_token": same / nodes,
-        "within_threshold": max(wide) <= CLOSE_LOGITS,
+        "within_threshold": widest is not None and widest <= threshold,
         "deepest": max(max(tree["depths"]) for tree in trees),
     }
 

@@ -16,7 +16,7 @@ from typing import Any
 
 from ddbench.errors import ConfigError
 from experiments.evidence.dummy_models import write_dummy_pair
-from experiments.evidence.timing import spread
+from experiments.evidence.timing import kept
 from experiments.progress import say
 from experiments.sglang_evidence.arms import Arm, Pair
 from experiments.sglang_evidence.fleet import Fleet
@@ -36,7 +36,11 @@ STEPS, TOP_K = 7, 4  # of the EAGLE trees: the usual setting; wider verify passe
 
 
 def trio(width: int, backend: str = "triton") -> list[Arm]:
-    """Chain, tree and EAGLE tree of one verify width. The chain's drafter has a block as long as that."""
+    """Chain, tree and EAGLE tree of one verify width.
+
+    The chain's drafter drafts a block as long as that, the tree's one of 16: beyond a width of 16 the tree's drafter
+    has less to do, and a ratio of the two rounds flatters the tree.
+    """
     suffix = f"{width}" if backend == "triton" else f"{width}_{backend}"
     top_k = TOP_K if width <= 64 else 8
     return [
@@ -76,6 +80,7 @@ def measure(job: Job) -> dict[str, Any]:
     pair = pair_of(models, max(arm.verify_width for arm in arms), max(batches))
     prompts = random_prompts(max(batches))
     result: dict[str, Any] = {"prompt_tokens": PROMPT_TOKENS, "restart": job.restart, "round_ms": {}, "skipped": []}
+    result["asked"] = [arm.name for arm in arms]
     with Fleet(job.python, pair, arms, batches, job.logs, start_s=job.limit_s) as fleet:
         result |= {"start_s": round(fleet.start_s, 1), "failed": fleet.failed, "pool_tokens": pair.tokens}
         result["started"] = {name: engine.facts for name, engine in fleet.engines.items()}
@@ -91,13 +96,13 @@ def measure(job: Job) -> dict[str, Any]:
                 continue
             names = [arm.name for arm in arms if arm.name in fleet.engines]
             values = take_turns(fleet, names, partial(round_ms, prompts=prompts[:batch]), REPEATS)
-            rows = {name: spread(times) for name, times in values.items()}
+            rows = {name: kept(times) for name, times in values.items()}
             result["round_ms"][batch] = rows
             found = result.setdefault("round_ratio_vs_dflash", {}).setdefault(batch, {})
             for name in values:
                 chain = name.replace("ddtree", "dflash").replace("eagle", "dflash")
                 if chain != name and chain in values:
-                    found[name] = spread(ratios(values, name, chain))
+                    found[name] = kept(ratios(values, name, chain))
             line = "  ".join(f"{name} {row['median']:.3f}" for name, row in rows.items())
             medians = {name: each["median"] for name, each in found.items()}
             say(f"batch {batch:3d}: {line} ms; of the chain's {medians}")

@@ -26,6 +26,8 @@ from experiments.sglang_evidence.job import Job
 from experiments.sglang_evidence.merge import merge
 from experiments.workloads import asset_path
 
+OPTIONS = ("dtype", "arms", "batches", "prompts", "gpus", "restart", "limit_s")  # those that a shard depends on
+
 
 def run(config: Mapping[str, Any], run_id: str) -> dict[str, Any]:
     """Runs ``config["shard"]`` and returns what is printed last.
@@ -42,7 +44,9 @@ def run(config: Mapping[str, Any], run_id: str) -> dict[str, Any]:
     if shard == "merge":
         return {"evidence": str(merge(folder, Path(config["output"])))}
     name = "_".join([shard, *([dtype] if dtype != "bfloat16" else []), *_again(config["restart"])])
-    record = Record("sglang_evidence", shard, folder / f"{name}.json", {"sglang": version_of(python, "sglang")})
+    versions = {"sglang": version_of(python, "sglang")}
+    options = {option: config[option] for option in OPTIONS}
+    record = Record("sglang_evidence", shard, folder / f"{name}.json", options, versions)
     assets = asset_path("asset://target").parent
     prompts = shipped_prompts(assets)
     job = Job(

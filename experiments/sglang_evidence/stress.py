@@ -12,6 +12,7 @@ import time
 from dataclasses import replace
 from typing import Any
 
+from experiments.evidence.identity import TIES
 from experiments.progress import say
 from experiments.sglang_evidence.arms import Arm
 from experiments.sglang_evidence.fleet import Engine, Fleet
@@ -42,6 +43,8 @@ ARMS = (
     Arm("ddtree_poison", "ddtree", 63, hooks=("poison",), extra={"max_running_requests": RUNNING}),
     Arm("ddtree_stress_poison", "ddtree", 31, radix=True, hooks=("poison",), extra=TIGHT, env=STRICT),
 )
+WHOLE = ("stop", "length")
+JUDGED = ("share", "differences", "widest_gap_logits", "unexplained")
 TROUBLE = re.compile(r"leak|AssertionError|Traceback|illegal memory|token_to_kv_pool|mem(?:ory)? check", re.IGNORECASE)
 
 
@@ -53,6 +56,7 @@ def measure(job: Job) -> dict[str, Any]:
         arms = [replace(arm, hooks=("float32", *arm.hooks)) for arm in arms]
     prompts, params, aborted = mixed(job.prompts)
     result: dict[str, Any] = {"dtype": job.dtype, "requests": len(prompts), "aborted": len(aborted), "arms": {}}
+    result |= {"threshold_logits": TIES[job.dtype], "asked": [arm.name for arm in arms]}
     pair = pair_of(job.assets, job.dtype)
     with Fleet(job.python, pair, arms, [1, 8, RUNNING], job.logs, start_s=job.limit_s) as fleet:
         result |= {"start_s": round(fleet.start_s, 1), "failed": fleet.failed}
@@ -64,13 +68,17 @@ def measure(job: Job) -> dict[str, Any]:
 
         answers = fleet.ask_all(asked, job.limit_s - (time.perf_counter() - began))
         for name, answer in answers.items():
+            if name not in fleet.engines:
+                continue
             engine = fleet.engines[name]
             try:
                 engine.ask(verb="info", timeout_s=60.0)  # the engine lives, and has checked its memory when idle
-                found = _judged(fleet, prompts, answer, answers["autoregressive"], name)
             except EngineFailure as failure:
                 fleet.lose(engine, failure)
                 continue
+            found = counted(answer)
+            if name != "autoregressive":
+                found |= _identity(fleet, prompts, answer, answers.get("autoregressive"), job.dtype)
             lines = [line for line in engine.log_text().splitlines() if TROUBLE.search(line)]
             result["arms"][name] = found | {"retractions": answer["retractions"], "trouble": lines[:20]}
             say(f"{name:22} {found}  retractions {answer['retractions']}  lines of trouble {len(lines)}")
@@ -95,15 +103,29 @@ def mixed(shipped: list[list[int]]) -> tuple[list[list[int]], list[dict[str, Any
     return prompts, params, draws.sample(range(REQUESTS), ABORTED)
 
 
-def _judged(
-    fleet: Fleet, prompts: list[list[int]], answer: dict[str, Any], plain: dict[str, Any], name: str
+def counted(answer: dict[str, Any]) -> dict[str, Any]:
+    """How requests ended: whole, aborted, lost (in no way that they may), and with an error."""
+    ends = answer["finish"]
+    lost = sum(reason not in (*WHOLE, "abort") for reason in ends)
+    whole, aborted = len(_whole(answer)), ends.count("abort")
+    return {"whole": whole, "aborted": aborted, "lost": lost, "errors": len(answer["errors"])}
+
+
+def _whole(answer: dict[str, Any]) -> list[int]:
+    """Indices of the requests that ran to their end."""
+    return [index for index, reason in enumerate(answer["finish"]) if reason in WHOLE]
+
+
+def _identity(
+    fleet: Fleet, prompts: list[list[int]], answer: dict[str, Any], plain: dict[str, Any] | None, dtype: str
 ) -> dict[str, Any]:
-    whole = [index for index, reason in enumerate(answer["finish"]) if reason in ("stop", "length")]
-    lost = [index for index, reason in enumerate(answer["finish"]) if reason not in ("stop", "length", "abort")]
-    told = {"whole": len(whole), "aborted": answer["finish"].count("abort"), "lost": len(lost)}
-    told |= {"errors": len(answer["errors"])}
-    if name == "autoregressive":
-        return told
-    judge = Judge(fleet.engines["autoregressive"])
+    """Of whole requests: share of outputs that equal autoregressive ones, and the ledger. None without that engine."""
+    engine, whole = fleet.engines.get("autoregressive"), _whole(answer)
+    if engine is None or plain is None or not whole:
+        return dict.fromkeys(JUDGED)
     ours, theirs = ([each["tokens"][index] for index in whole] for each in (answer, plain))
-    return told | judge.compare([prompts[index] for index in whole], ours, theirs)
+    try:
+        return Judge(engine, dtype).compare([prompts[index] for index in whole], ours, theirs)
+    except EngineFailure as failure:
+        fleet.lose(engine, failure)
+        return dict.fromkeys(JUDGED)

@@ -15,7 +15,7 @@ from functools import partial
 from typing import Any
 
 from experiments.evidence.dummy_models import write_dummy_pair
-from experiments.evidence.timing import spread
+from experiments.evidence.timing import kept
 from experiments.progress import say
 from experiments.sglang_evidence.arms import Arm
 from experiments.sglang_evidence.counts import acceptance_length
@@ -55,6 +55,7 @@ def measure(job: Job) -> dict[str, Any]:
     batches = job.batches or BATCHES
     prompts = random_prompts(2 * max(batches))
     result: dict[str, Any] = {"synthetic": True, "pinned_length": LENGTHS, "tokens_per_s": {}, "skipped": []}
+    result["asked"] = [arm.name for arm in arms]
     with Fleet(job.python, pair_of(models, 65, max(batches)), arms, batches, job.logs, start_s=job.limit_s) as fleet:
         result |= {
             "start_s": round(fleet.start_s, 1),
@@ -69,9 +70,9 @@ def measure(job: Job) -> dict[str, Any]:
             lengths = result["acceptance_length"].setdefault(batch, {})
             speed = partial(_speed, prompts=prompts[: 2 * batch], in_flight=batch, lengths=lengths)
             values = take_turns(fleet, list(fleet.engines), speed, REPEATS)
-            result["tokens_per_s"][batch] = {name: spread(found) for name, found in values.items()}
+            result["tokens_per_s"][batch] = {name: kept(found) for name, found in values.items()}
             found = {name: ratios(values, name, "dflash") for name in values if "dflash" in values and name != "dflash"}
-            result["ratio_vs_dflash"][batch] = {name: spread(each) for name, each in found.items()}
+            result["ratio_vs_dflash"][batch] = {name: kept(each) for name, each in found.items()}
             medians = {name: each["median"] for name, each in result["tokens_per_s"][batch].items()}
             say(f"batch {batch:3d}: {medians} tokens/s at accepted lengths {lengths}")
             job.save(result)

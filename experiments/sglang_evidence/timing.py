@@ -13,6 +13,7 @@ from runners.base import EngineFailure
 
 ROUNDS = 30
 FIRST = 6  # steps that are not counted: prefills, and sequences that come in one after the other
+FIRST_STEP = 2  # the same, of answers whose rounds emit many tokens and are few
 SHORT = 0.9  # share of the longest request's events that a request must have to be counted
 
 
@@ -32,11 +33,29 @@ def round_ms(engine: Engine, prompts: list[list[int]]) -> float:
     return 1000 * statistics.median(gaps)
 
 
-def steady_gaps(moments: Sequence[Sequence[float]]) -> list[float]:
-    """Seconds between events of the streams from when the last one has begun until the first one ends."""
-    begun = max((each[FIRST] for each in moments if len(each) > FIRST), default=math.inf)
+def step_ms(engine: Engine, prompts: list[list[int]], length: int) -> float:
+    """Milliseconds a step of answers of ``length`` tokens, however much of a draft each accepts: until the first ends.
+
+    Raises EngineFailure where not all of the batch ever decode at once.
+    """
+    params = {"temperature": 0.0, "max_new_tokens": length, "ignore_eos": True}
+    answer = engine.ask(prompts=prompts, params=params, in_flight=len(prompts), moments=True)
+    if answer["errors"]:
+        raise EngineFailure(f"{engine.name}: {answer['errors']}")
+    gaps = steady_gaps(answer["moments"], first=FIRST_STEP, short=0.0)
+    if not gaps:
+        raise EngineFailure(f"{engine.name}: never ran all of {len(prompts)} sequences at once")
+    return 1000 * statistics.median(gaps)
+
+
+def steady_gaps(moments: Sequence[Sequence[float]], first: int = FIRST, short: float = SHORT) -> list[float]:
+    """Seconds between events of the streams from when the last one has begun until the first one ends.
+
+    Begun: with its event ``first``. Streams of fewer events than the share ``short`` of the longest one's end nothing.
+    """
+    begun = max((each[first] for each in moments if len(each) > first), default=math.inf)
     longest = max((len(each) for each in moments), default=0)
-    ended = min((each[-1] for each in moments if len(each) >= SHORT * longest), default=-math.inf)
+    ended = min((each[-1] for each in moments if len(each) >= short * longest), default=-math.inf)
     return [
         later - earlier
         for each in moments

@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from experiments.evidence.identity import TIE_LOGITS
+from experiments.evidence.identity import TIES
 from experiments.progress import say
 from experiments.sglang_evidence.arms import Arm, Pair
 from experiments.sglang_evidence.counts import acceptance_length, by_prompt, histogram
@@ -64,7 +64,7 @@ def measure(job: Job) -> Measured:
         "dtype": job.dtype,
         "prompts": len(prompts),
         "length": LENGTH,
-        "threshold_logits": TIE_LOGITS,
+        "threshold_logits": TIES[job.dtype],
         "arms": [arm.name for arm in arms],
         "skipped": [],
     }
@@ -110,9 +110,9 @@ def _batch(fleet: Fleet, prompts: list[list[int]], batch: int, left_s: float, re
 def _compare(
     fleet: Fleet, prompts: list[list[int]], tokens: dict[str, list[list[int]]], batch: int, result: Measured
 ) -> None:
-    if "autoregressive" not in fleet.engines:
+    if "autoregressive" not in fleet.engines or "autoregressive" not in tokens:
         return
-    judge = Judge(fleet.engines["autoregressive"])
+    judge = Judge(fleet.engines["autoregressive"], result["dtype"])
     try:
         for name in tokens:
             if name != "autoregressive":
@@ -151,5 +151,6 @@ def table(result: Measured, batch: int) -> list[str]:
 
 
 def _ledger(found: dict[str, Any]) -> str:
-    share, widest = f"{found['share']:9.4f}", f"{found['widest_gap_logits']:7.3f}"
-    return f"{share} {found['differences']:6d} {widest} {found['unexplained']:6d}"
+    widest = found["widest_gap_logits"]
+    told = f"{'none':>7}" if widest is None else f"{widest:7.3f}"
+    return f"{found['share']:9.4f} {found['differences']:6d} {told} {found['unexplained']:6d}"

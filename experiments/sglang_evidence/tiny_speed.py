@@ -1,22 +1,28 @@
-"""Tokens a second of the tiny pair, at real acceptance, in bfloat16, which is what is served."""
+"""The tiny pair at real acceptance, in bfloat16, which is what is served: tokens a second, and milliseconds a step.
+
+A step is a round of the engine for a batch of sequences that all decode: one token each of the autoregressive arm, one
+verified tree each of a speculative one. It is what the other engines' rounds of the same pair are compared with.
+"""
 
 from __future__ import annotations
 
 import time
+from functools import partial
 from typing import Any
 
-from experiments.evidence.timing import spread
+from experiments.evidence.timing import kept, spread
 from experiments.progress import say
 from experiments.sglang_evidence.arms import Arm
 from experiments.sglang_evidence.counts import acceptance_length
 from experiments.sglang_evidence.fleet import Engine, Fleet
 from experiments.sglang_evidence.job import Job
-from experiments.sglang_evidence.timing import tokens_per_s
+from experiments.sglang_evidence.timing import step_ms, tokens_per_s
 from experiments.sglang_evidence.tiny_checks import LENGTH, pair_of
 from experiments.sglang_evidence.turns import ratios, take_turns
 
 BATCHES = [1, 8, 32]
 REPEATS = 5
+STEP_TOKENS = 256  # of each answer whose steps are timed
 PROMPTS = {1: 8, 8: 32, 32: 64}
 SECONDS_LEFT = 20.0
 ARMS = (
@@ -30,12 +36,13 @@ ARMS = (
 
 
 def measure(job: Job) -> dict[str, Any]:
-    """A closed loop at each batch size, arms interleaved; ratios to the chain repeat by repeat."""
+    """A closed loop at each batch size, arms interleaved; ratios to the chain repeat by repeat; then steps alone."""
     began = time.perf_counter()
     arms = [arm for arm in ARMS if job.arms is None or arm.name in job.arms]
     arms = arms if job.restart % 2 else arms[::-1]
     batches = job.batches or BATCHES
     result: dict[str, Any] = {"restart": job.restart, "tokens_per_s": {}, "ratio_vs_dflash": {}, "skipped": []}
+    result |= {"step_ms": {}, "asked": [arm.name for arm in arms]}
     with Fleet(job.python, pair_of(job.assets, "bfloat16"), arms, batches, job.logs, start_s=job.limit_s) as fleet:
         result |= {"start_s": round(fleet.start_s, 1), "failed": fleet.failed, "acceptance_length": {}}
         for batch in batches:
@@ -54,11 +61,16 @@ def _batch(fleet: Fleet, prompts: list[list[int]], batch: int, result: dict[str,
         return value
 
     values = take_turns(fleet, list(fleet.engines), speed, REPEATS)
-    result["tokens_per_s"][batch] = {name: spread(found) for name, found in values.items()}
+    result["tokens_per_s"][batch] = {name: kept(found) for name, found in values.items()}
     if "dflash" in values:
         result["ratio_vs_dflash"][batch] = {
-            name: spread(ratios(values, name, "dflash")) for name in values if name != "dflash"
+            name: kept(ratios(values, name, "dflash")) for name in values if name != "dflash"
         }
+    timed = partial(step_ms, prompts=prompts[:batch], length=STEP_TOKENS)
+    steps = {name: kept(found) for name, found in take_turns(fleet, list(fleet.engines), timed, REPEATS).items()}
+    result["step_ms"][batch] = steps
+    medians = {name: row["median"] for name, row in steps.items()}
+    say(f"batch {batch:3d}: {medians} ms a step")
     for name, found in values.items():
         tau = result["acceptance_length"][name][batch]
         ratio = result["ratio_vs_dflash"].get(batch, {}).get(name, {}).get("median")

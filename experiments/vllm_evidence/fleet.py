@@ -6,11 +6,13 @@ import json
 import re
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 from experiments.evidence.child import Child
+from experiments.evidence.places import VISIBLE, claimed_ports, visible_gpu
 from experiments.vllm_evidence.arms import Arm, Pair, arguments
 from runners.base import EngineFailure
 
@@ -40,7 +42,8 @@ class Engine(Child):
 class Fleet:
     """Engines of some arms, by name, while in the context. One that does not start is in ``failed`` with its reason.
 
-    ``gpus[i]`` is the index of the GPU of ``arms[i]``.
+    ``gpus[i]`` is the index of the GPU of ``arms[i]`` among those that this program may see. Every engine searches its
+    ports from one of its own.
     """
 
     def __init__(
@@ -51,14 +54,17 @@ class Fleet:
         self.failed: dict[str, str] = {}
         self.start_s = 0.0
         self._made: list[Engine] = []
+        self._held = ExitStack()
         self._plan = [(arm, gpu, arguments(arm, pair, batches)) for arm, gpu in zip(arms, gpus, strict=True)]
         self._python, self._logs = python, logs
 
     def __enter__(self) -> Fleet:
         clock = time.perf_counter()
-        for arm, gpu, settings in self._plan:
+        places = [visible_gpu(gpu) for _, gpu, _ in self._plan]
+        ports = self._held.enter_context(claimed_ports(len(self._plan)))
+        for (arm, _, settings), place, port in zip(self._plan, places, ports, strict=True):
             log = self._logs / f"{arm.name}.log"
-            own = {"CUDA_VISIBLE_DEVICES": str(gpu)} | ({} if arm.stock else {"VLLM_USE_V2_MODEL_RUNNER": "0"})
+            own = {VISIBLE: place, "VLLM_PORT": str(port)} | ({} if arm.stock else {"VLLM_USE_V2_MODEL_RUNNER": "0"})
             if arm.in_process:
                 own["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
             argv = [self._python, str(ENGINE), json.dumps({"llm": settings})]
@@ -77,3 +83,4 @@ class Fleet:
     ) -> None:
         for engine in self._made:
             engine.end()
+        self._held.close()

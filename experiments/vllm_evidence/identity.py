@@ -26,4 +26,4 @@ def ledger(
         rows = judge.ask(prompts=asked, params=params, in_flight=8, logprobs=True)["logprobs"]
         for fork, theirs, ours in zip(known, rows[: len(known)], rows[len(known) :], strict=True):
             gaps[fork] = theirs[-1][str(fork.theirs)] - ours[-1][str(fork.ours)]
-    return [Difference(fork.prompt, fork.place, gaps.get(fork, float("inf"))) for fork in found]
+    return [Difference(fork.prompt, fork.place, gaps.get(fork)) for fork in found]

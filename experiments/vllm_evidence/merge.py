@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ddbench.errors import ConfigError
+from experiments.evidence.identity import same_but_for_ties, unexplained
 
 Shards = dict[str, dict[str, Any]]
 NOTES = (
@@ -14,6 +15,7 @@ NOTES = (
     "from the median (shards without quartiles: a repeat more than a quarter), or where the shard is missing. "
     "round_ms: Qwen3-8B dimensions, random weights, 256-token prompts."
 )
+FIRST_THRESHOLD = 0.5  # logits, of both dtypes: what shards that name none were judged by
 SMALL = ("build", "positions", "walk", "move_kv", "gather")
 LOOSE, LOOSE_QUARTILE = 0.25, 0.1  # a median whose repeats, or their quartiles, lie further from it says nothing
 
@@ -28,7 +30,7 @@ def merge(folder: Path, output: Path) -> Path:
     commands = [record["command"] for record in records.values()]
     measured = {
         **_rounds(_joined(shards.get("rounds"), shards.get("rounds_64")), shards.get("kernels")),
-        **_correctness(shards.get("tiny_float32") or shards.get("tiny_bfloat16"), shards.get("reference")),
+        **_correctness(shards, "float32" if "tiny_float32" in shards else "bfloat16"),
         "greedy_identity_share_bfloat16": _identity(shards.get("tiny_bfloat16")),
         "tokens_per_s_ratio_vs_dflash": shards.get("tiny_speed", {}).get("ratio_vs_dflash"),
     }
@@ -128,20 +130,22 @@ def _identity(shard: dict[str, Any] | None) -> dict[str, dict[str, float]] | Non
     }
 
 
-def _correctness(shard: dict[str, Any] | None, reference: dict[str, Any] | None) -> dict[str, Any]:
-    """Identity, acceptance and the law of samples; float32 where it was run, else bfloat16."""
+def _correctness(shards: Shards, dtype: str) -> dict[str, Any]:
+    """Identity, acceptance and the law of samples, from the shard of one dtype."""
+    shard, reference = shards.get(f"tiny_{dtype}"), shards.get("reference")
     if shard is None:
         return {}
+    stored = shard.get("threshold_logits", FIRST_THRESHOLD)
     spine = shard["pairs"].get("ddtree_spine=dflash", {})
     lengths = {f"vllm {arm}": found for arm, found in shard["acceptance_length"].items() if arm != "autoregressive"}
     lengths |= {f"reference {arm}": one["acceptance_length"] for arm, one in (reference or {}).items()}
+    ledgers = [one for by_batch in shard["identity"].values() for one in by_batch.values()]
+    counts = [unexplained(one, dtype, stored) for one in ledgers]
     return {
         "greedy_identity_share": _identity(shard),
-        "greedy_unexplained": sum(
-            one["unexplained"] for by_batch in shard["identity"].values() for one in by_batch.values()
-        ),
+        "greedy_unexplained": None if None in counts else sum(filter(None, counts)),
         "acceptance_length": lengths,
-        "k1_identical_to_dflash": bool(spine) and all(one["unexplained"] == 0 for one in spine.values()),
+        "k1_identical_to_dflash": same_but_for_ties(spine, dtype, stored),
         "k1_share": {batch: one["share"] for batch, one in spine.items()},
         "t1_chi_square_p": shard["chi_square"]["tree"]["p"],
         "t1_planted_rejected": shard["chi_square"]["planted_other_law"]["p"] < shard["chi_square"]["level"],

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from experiments.evidence.chi_square import two_samples
-from experiments.evidence.identity import identity_share, summary
+from experiments.evidence.identity import TIES, identity_share, summary
 from experiments.evidence.reference import decode_all
 from experiments.evidence.timing import interleaved, spread
 from experiments.vllm_evidence.arms import Arm, Pair
@@ -42,7 +42,7 @@ def measure(
     places = [i % gpus for i in range(len(arms))]
     with Fleet(python, pair_of(assets, dtype), arms, places, BATCHES, logs) as fleet:
         result: dict[str, Any] = {"start_s": round(fleet.start_s, 1), "failed": fleet.failed, "prompts": len(prompts)}
-        outputs = _correctness(fleet.engines, prompts, result)
+        outputs = _correctness(fleet.engines, prompts, dtype, result)
         save(result)
         if dtype == "float32":
             result["reference"] = _against_reference(decode_all(assets, prompts, LENGTH, "cuda"), outputs)
@@ -57,7 +57,9 @@ def speed(python: str, assets: Path, prompts: list[list[int]], logs: Path, save:
         return result | _speed(fleet.engines, prompts, lambda found: save(result | found))
 
 
-def _correctness(engines: dict[str, Engine], prompts: list[list[int]], result: dict[str, Any]) -> dict[int, Any]:
+def _correctness(
+    engines: dict[str, Engine], prompts: list[list[int]], dtype: str, result: dict[str, Any]
+) -> dict[int, Any]:
     """Identity with autoregressive decoding, of graphs with eager, of the chain-shaped tree with the chain; T > 0."""
     outputs = {batch: _all(engines, prompts, batch) for batch in BATCHES}
     judge = engines["autoregressive"]
@@ -66,11 +68,12 @@ def _correctness(engines: dict[str, Engine], prompts: list[list[int]], result: d
         return {
             batch: {
                 "share": round(identity_share(_tokens(runs[one]), _tokens(runs[other])), 4),
-                **summary(ledger(judge, prompts, _tokens(runs[one]), _tokens(runs[other]))),
+                **summary(ledger(judge, prompts, _tokens(runs[one]), _tokens(runs[other])), dtype),
             }
             for batch, runs in outputs.items()
         }
 
+    result["threshold_logits"] = TIES[dtype]
     result["identity"] = {name: compare(name, "autoregressive") for name in engines if name != "autoregressive"}
     result["acceptance_length"] = {
         name: {batch: acceptance_length(runs[name]["counters"]) for batch, runs in outputs.items()} for name in engines

@@ -6,23 +6,20 @@ import json
 import sys
 import time
 from pathlib import Path
-from typing import Any
 
+import numpy as np
 import pytest
 
 from ddbench.errors import ConfigError
 from experiments.evidence.child import Child
 from experiments.evidence.exclusive import alone
 from experiments.evidence.identity import Fork, forks
-from experiments.evidence.timing import spread
-from experiments.sglang_evidence import rounds, run, tiny_checks
+from experiments.sglang_evidence import law, rounds, run, stress, tiny_checks, tiny_speed
 from experiments.sglang_evidence.arms import Arm, Pair, arguments, variables
 from experiments.sglang_evidence.counts import acceptance_length, against, by_prompt, histogram
 from experiments.sglang_evidence.memory import predict
-from experiments.sglang_evidence.merge import merge, starts
 from experiments.sglang_evidence.node_logits import entries, path_of
 from experiments.sglang_evidence.stress import ABORTED, REQUESTS, mixed
-from experiments.sglang_evidence.synthetic import crossover
 from experiments.sglang_evidence.timing import FIRST, steady_gaps
 from runners.base import EngineFailure
 
@@ -69,8 +66,13 @@ def test_greedy_checks_from_engines_to_the_evidence_file(
     assert "nonsense" in said
     run.run(config | {"shard": "merge"}, "id")
     evidence = json.loads(Path(config["output"]).read_text())
-    assert evidence["measured"]["greedy_identity_share"] == {"tiny_checks": {"ddtree_15": {"2": 1.0}}}
-    assert evidence["measured"]["k1_identical_to_dflash"] is False  # not measured
+    assert evidence["measured"]["greedy_identity_share"] == {"tiny_checks": {"ddtree_15": {"2": 1.0}, "nonsense": None}}
+    assert evidence["measured"]["greedy_unexplained"] == {"tiny_checks": {"ddtree_15": 0, "nonsense": None}}
+    assert evidence["measured"]["k1_identical_to_dflash"] is None  # not measured
+    assert list(evidence["measured"]["failed"]["tiny_checks"]) == ["nonsense at 2"]
+    assert str(tmp_path) not in json.dumps(evidence)
+    asked = "'arms=[autoregressive,ddtree_15,nonsense]' 'batches=[2]' prompts=2 gpus=1 restart=1 limit_s=240"
+    assert f"shard=tiny_checks dtype=bfloat16 {asked}; " in evidence["command"]
     assert set(evidence) >= {"command", "date", "gpu", "driver", "versions", "measured", "notes"}
 
 
@@ -183,31 +185,58 @@ def test_memory_grows_with_the_verify_width() -> None:
     assert sums[0] > 2 * 8.19e9  # the target's weights alone
 
 
-def test_restarts_are_pooled_and_a_losing_tree_is_marked(tmp_path: Path) -> None:
-    def shard(values: list[float]) -> dict[str, Any]:
-        rows = {"dflash_16": spread([10.0] * 3), "ddtree_16": spread(values)}
-        ratio = {"ddtree_16": spread([value / 10.0 for value in values])}
-        return {"round_ms": {"8": rows}, "round_ratio_vs_dflash": {"8": ratio}}
+def test_a_stress_run_without_its_judge_still_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(STAND_IN))
+    monkeypatch.setattr(stress, "REQUESTS", 4)
+    monkeypatch.setattr(stress, "ABORTED", 1)
+    judge = Arm("autoregressive", extra={"speculative_algorithm": "NONSENSE"})  # no such engine starts
+    monkeypatch.setattr(stress, "ARMS", (judge, Arm("ddtree_stress", "ddtree", 15)))
+    run.run(CONFIG | {"shard": "stress", "folder": str(tmp_path), "arms": None, "prompts": None}, "id")
+    found = json.loads((tmp_path / "stress.json").read_text())["measured"]
+    assert list(found["failed"]) == ["autoregressive"]
+    told = found["arms"]["ddtree_stress"]
+    assert told["whole"] + told["aborted"] == 4
+    assert (told["lost"], told["share"], told["unexplained"]) == (0, None, None)
+    assert found["asked"] == ["autoregressive", "ddtree_stress"]
 
-    record = {"command": "c", "date": "2026-01-01", "gpu": "G", "driver": "1", "versions": {}}
-    kernels = [
-        {"kernel": name, "batch": 8, "width": 16, "ms": 0.02} for name in ("build", "lay_out", "walk", "move_kv")
-    ]
-    shards = {
-        "rounds_16": shard([10.0, 10.1, 10.2]),
-        "rounds_16_2": shard([10.3, 10.3, 10.3]),
-        "kernels": {"rows": kernels},
-        "law": {"level": 0.001, "laws": {"top_k": {"ddtree": {"p": 0.4}, "planted": {"p": 1e-9}}}},
-    }
-    for name, measured in shards.items():
-        (tmp_path / f"{name}.json").write_text(json.dumps({**record, "measured": measured}))
-    found = json.loads(merge(tmp_path, tmp_path / "out" / "e.json").read_text())["measured"]
-    assert found["round_ratio_vs_dflash"] == {"ddtree_16": {"8": 1.02}}
-    assert found["round_ms"]["ddtree_16"]["8"] == {"median": 10.2, "low": 10.0, "high": 10.3, "n": 6, "starts": 2}
-    assert found["tree_overhead_share"] == {"16": {"8": round(0.08 / 10.2, 5)}}
-    assert (found["t1_chi_square_p"], found["t1_planted_rejected"]) == ({"top_k": 0.4}, True)
-    assert len(starts(shards, "rounds_16")) == 2
-    assert crossover({1: {"a": {"median": 1.2}}, 8: {"a": {"median": 0.9}}}, "a") == 8
-    assert crossover({1: {"a": {"median": 1.2}}}, "a") is None
-    with pytest.raises(ConfigError, match="at least one shard"):
-        merge(tmp_path / "nothing", tmp_path / "e.json")
+
+def test_steps_of_the_tiny_pair_are_timed_beside_its_speed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(STAND_IN))
+    for name, value in (("REPEATS", 2), ("LENGTH", 8), ("STEP_TOKENS", 24), ("PROMPTS", {1: 1})):
+        monkeypatch.setattr(tiny_speed, name, value)
+    asked = {"shard": "tiny_speed", "arms": ["autoregressive", "dflash"], "batches": [1]}
+    run.run(CONFIG | asked | {"folder": str(tmp_path), "output": str(tmp_path / "out" / "e.json")}, "id")
+    found = json.loads((tmp_path / "tiny_speed.json").read_text())["measured"]
+    for key, arms in (("step_ms", {"autoregressive", "dflash"}), ("ratio_vs_dflash", {"autoregressive"})):
+        assert set(found[key]["1"]) == arms
+        assert all(len(row["values"]) == 2 and min(row["values"]) > 0 for row in found[key]["1"].values())
+    run.run(CONFIG | {"shard": "merge", "folder": str(tmp_path), "output": str(tmp_path / "out" / "e.json")}, "id")
+    evidence = json.loads((tmp_path / "out" / "e.json").read_text())["measured"]
+    assert evidence["tiny_step_ms"]["dflash"]["1"] == found["step_ms"]["1"]["dflash"]["median"]
+
+
+def test_steps_at_real_acceptance_end_with_the_first_answer() -> None:
+    short, long = [float(i) for i in range(6)], [0.5 + 2.0 * i for i in range(20)]
+    assert steady_gaps([short, long], first=2, short=0.0) == []
+    assert steady_gaps([[*short, 6.0, 7.0], long], first=2, short=0.0) == [1.0, 1.0, 2.0]
+
+
+def test_the_law_is_tested_in_later_rounds_too() -> None:
+    """A rule that is right at first and wrong from place 17 on, as after a cache that was moved wrongly."""
+
+    def draws(seed: int, wrong_from: int) -> list[list[int]]:
+        rng = np.random.default_rng(seed)
+        laws = np.array([[0.5, 0.3, 0.15, 0.05], [0.4, 0.3, 0.2, 0.1]])
+        return [
+            [int(x) for place in range(law.LENGTH) for x in rng.choice(4, 1, p=laws[int(place >= wrong_from)])]
+            for _ in range(1500)
+        ]
+
+    plain, same, wrong = draws(1, 99), draws(2, 99), draws(3, 17)
+    found = law.both(plain, same, 2)
+    assert min(found["p"], found["later"]["p"]) > law.LEVEL
+    assert set(found["later"]["places"]) == {"20", "21", "22"}
+    found = law.both(plain, wrong, 2)
+    assert found["p"] > law.LEVEL > found["later"]["p"]
+    assert law.LAWS["plain"] == {"temperature": 1.0}
+    assert not law.whole({"errors": {}, "tokens": [[1] * (law.LENGTH - 1)]})

@@ -12,7 +12,7 @@ import pytest
 from ddbench.errors import ConfigError
 from experiments.evidence.chi_square import two_samples
 from experiments.evidence.dummy_models import drafter_parameters, target_parameters, write_dummy_pair
-from experiments.evidence.identity import Difference, identity_share, summary
+from experiments.evidence.identity import Difference, identity_share, same_but_for_ties, summary, unexplained
 from experiments.evidence.timing import interleaved, spread
 from experiments.vllm_evidence.merge import merge, step_ms
 from experiments.vllm_evidence.timing import acceptance_length, histogram
@@ -76,9 +76,32 @@ def test_nothing_to_merge_is_said(tmp_path: Path) -> None:
 
 
 def test_ledger_tells_ties_from_errors() -> None:
-    found = summary([Difference(0, 3, 0.25), Difference(1, 9, -0.6)])
+    found = summary([Difference(0, 3, 0.25), Difference(1, 9, -0.6)], "bfloat16")
     assert found == {"differences": 2, "widest_gap_logits": 0.6, "unexplained": 1}
+    assert summary([Difference(0, 3, 0.25), Difference(1, 9, 0.03)], "float32")["unexplained"] == 1
     assert identity_share([[1, 2], [3]], [[1, 2], [4]]) == 0.5
+
+
+def test_a_gap_that_is_no_number_is_null_and_no_tie() -> None:
+    for gap in (None, float("nan"), float("inf")):
+        found = summary([Difference(0, 3, gap), Difference(1, 9, 0.1)], "bfloat16")
+        assert found == {"differences": 2, "widest_gap_logits": None, "unexplained": 1}
+        assert json.loads(json.dumps(found, allow_nan=False)) == found
+
+
+def test_ledgers_of_another_threshold_are_judged_anew_or_not_at_all() -> None:
+    def ledger(widest: float | None, counted: int, share: float = 0.97) -> dict[str, Any]:
+        return {"share": share, "differences": 2, "widest_gap_logits": widest, "unexplained": counted}
+
+    assert unexplained(ledger(0.03, 0), "float32", 0.5) == 0
+    assert unexplained(ledger(0.2, 0), "float32", 0.5) is None  # both may be wider than 0.05, or one
+    assert unexplained(ledger(0.2, 2), "float32", 0.05) == 2
+    assert same_but_for_ties({"1": ledger(0.03, 0), "8": ledger(0.01, 0)}, "float32", 0.05) is True
+    assert same_but_for_ties({"1": ledger(0.03, 0), "8": ledger(0.2, 1)}, "float32", 0.05) is False
+    assert same_but_for_ties({"1": ledger(0.2, 0)}, "float32", 0.5) is None
+    assert same_but_for_ties({}, "float32", 0.05) is None
+    assert same_but_for_ties({"1": ledger(0.01, 0, share=0.0)}, "float32", 0.05) is False  # no tie parts all outputs
+    assert same_but_for_ties({"1": ledger(0.3, 0, share=0.75)}, "bfloat16", 0.5) is True
 
 
 def test_two_samples_of_one_law_pass_and_of_another_do_not() -> None:

@@ -1,0 +1,169 @@
+"""Identity, acceptance, node logits, law and stress of the merged evidence; null where an arm is missing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from experiments.evidence.identity import TIES, same_but_for_ties, unexplained
+from experiments.sglang_evidence import stress
+from experiments.sglang_evidence.counts import against
+from experiments.sglang_evidence.law import ARMS as LAW_ARMS
+from experiments.sglang_evidence.law import LAWS
+from experiments.sglang_evidence.node_logits import BACKENDS
+from experiments.sglang_evidence.tiny_checks import PAIRS
+
+Shards = dict[str, dict[str, Any]]
+REFERENCE = {"ddtree_k1": "ddtree_spine"}  # arms that the reference engine calls otherwise
+CLAIMS = dict(
+    zip(PAIRS, ("k1_identical_to_dflash", "graphs_off_identical_to_on", "overlap_off_identical_to_on"), strict=True)
+)
+
+
+def correctness(shards: Shards) -> dict[str, Any]:
+    """Everything that is not a time."""
+    return {**greedy(shards), **law(shards), **node_logits(shards), "stress": stressed(shards)}
+
+
+def greedy(shards: Shards) -> dict[str, Any]:
+    """Of the shards of greedy decoding: shares, ledgers, and claims about pairs of arms, from float32 where it ran."""
+    checks = {name: one for name, one in shards.items() if name.startswith("tiny_checks")}
+    if not checks:
+        return {}
+    main = checks.get("tiny_checks_float32") or next(iter(checks.values()))
+    alike = [one for one in checks.values() if one["dtype"] == main["dtype"]]
+    claims = {claim: agreed(alike, f"{one}={other}") for (one, other), claim in CLAIMS.items()}
+    shares = {claim: agreement(alike, f"{one}={other}") for (one, other), claim in CLAIMS.items()}
+    counted = main.get("histogram", {})
+    return {
+        "greedy_identity_share": {name: by_arm(one, "share") for name, one in checks.items()},
+        "greedy_widest_gap_logits": {name: by_arm(one, "widest_gap_logits") for name, one in checks.items()},
+        "greedy_unexplained": {name: not_explained(one) for name, one in checks.items()},
+        "threshold_logits": {name: TIES[one["dtype"]] for name, one in checks.items()},
+        "acceptance_length": _acceptance(shards, checks),
+        **claims,
+        "k1_equal_acceptance": counted["ddtree_k1"] == counted["dflash"]
+        if {"ddtree_k1", "dflash"} <= {*counted}
+        else None,
+        "k1_share": shares["k1_identical_to_dflash"],
+        "graphs_off_share": shares["graphs_off_identical_to_on"],
+        "overlap_off_share": shares["overlap_off_identical_to_on"],
+        "pairs": {name: one.get("pairs") for name, one in checks.items()},
+        "against_reference": _against(shards, checks),
+    }
+
+
+def agreed(shards: list[dict[str, Any]], pair: str) -> bool | None:
+    """A pair of arms is equal up to ties in every shard that has it; None where none has, or one does not tell."""
+    told = [
+        same_but_for_ties(one["pairs"][pair], one["dtype"], one["threshold_logits"])
+        for one in shards
+        if pair in one.get("pairs", {})
+    ]
+    return False if False in told else None if not told or None in told else True
+
+
+def agreement(shards: list[dict[str, Any]], pair: str) -> dict[str, float] | None:
+    """Share of equal outputs of a pair of arms by batch size, the least of all shards; None where none has it."""
+    least: dict[str, float] = {}
+    for one in shards:
+        for batch, ledger in one.get("pairs", {}).get(pair, {}).items():
+            least[batch] = min(ledger["share"], least.get(batch, 1.0))
+    return least or None
+
+
+def by_arm(shard: dict[str, Any], key: str) -> dict[str, dict[str, Any] | None]:
+    """A figure of the ledgers by arm and batch size; None for an arm that was asked for and has none."""
+    found = shard.get("identity", {})
+    arms = [arm for arm in shard["arms"] if arm != "autoregressive"]
+    return {arm: {batch: one[key] for batch, one in found[arm].items()} if arm in found else None for arm in arms}
+
+
+def not_explained(shard: dict[str, Any]) -> dict[str, int | None]:
+    """Differences that are no ties, by arm over all batch sizes; None where the arm is missing or nothing tells."""
+    told: dict[str, int | None] = {}
+    for arm in by_arm(shard, "share"):
+        ledgers = shard.get("identity", {}).get(arm, {}).values()
+        counts = [unexplained(one, shard["dtype"], shard["threshold_logits"]) for one in ledgers]
+        known = [count for count in counts if count is not None]
+        told[arm] = sum(known) if counts and len(known) == len(counts) else None
+    return told
+
+
+def law(shards: Shards) -> dict[str, Any]:
+    """p-values by law: of the tree and the chain, of a second autoregressive engine, and of the planted rule."""
+    found = [one for name, one in shards.items() if name.startswith("law")]
+    if not found:
+        return {}
+    shard, level = found[0], found[0]["level"]
+    tests, usual = shard["laws"], [arm.name for arm in LAW_ARMS[1:]]
+    names = {"ddtree": "t1_chi_square_p", "dflash": "t1_chi_square_p_dflash", "autoregressive_again": "t1_control_p"}
+    p_values = {key: {each: p_of(tests, each, arm) for each in LAWS} for arm, key in names.items()}
+    later = {f"{key}_later": {each: p_of(tests, each, arm, "later") for each in LAWS} for arm, key in names.items()}
+    return {
+        **p_values,
+        **later,
+        "t1_planted_rejected": rejected([p_of(tests, each, "planted") for each in tests], level),
+        "t1_planted_rejected_later": rejected([p_of(tests, each, "planted", "later") for each in tests], level),
+        "t1_level": level,
+        "t1_arms_missing": [name for name in usual if not tests or any(name not in one for one in tests.values())],
+    }
+
+
+def p_of(tests: dict[str, Any], name: str, arm: str, part: str | None = None) -> float | None:
+    test = tests.get(name, {}).get(arm, {})
+    value = (test.get(part, {}) if part else test).get("p")
+    return None if value is None else float(value)
+
+
+def rejected(p_values: list[float | None], level: float) -> bool | None:
+    """Whether a wrong rule was told in every law; None where it was not tried in one."""
+    known = [p for p in p_values if p is not None]
+    if len(known) < len(p_values) or not known:
+        return None
+    return max(known) < level
+
+
+def node_logits(shards: Shards) -> dict[str, Any]:
+    """By shard and backend; held against today's threshold. None for a backend that was asked for and gave nothing."""
+    told: dict[str, Any] = {}
+    for name, one in shards.items():
+        if not name.startswith("node_logits"):
+            continue
+        told[name] = {"dtype": one["dtype"], "threshold_logits": TIES[one["dtype"]]}
+        for backend in one.get("asked", BACKENDS):
+            found = one["backends"].get(backend)
+            widest = (found or {}).get("widest_difference")
+            within = widest is not None and widest <= TIES[one["dtype"]]
+            told[name][backend] = None if found is None else found | {"within_threshold": within}
+    return {"node_logits": told or None}
+
+
+def stressed(shards: Shards) -> dict[str, Any] | None:
+    """By shard and arm; None for an arm that was asked for and gave nothing."""
+    found = {name: one for name, one in shards.items() if name.startswith("stress")}
+    usual = [arm.name for arm in stress.ARMS]
+    return {name: {arm: one["arms"].get(arm) for arm in one.get("asked", usual)} for name, one in found.items()} or None
+
+
+def _acceptance(shards: Shards, checks: Shards) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for one in checks.values():
+        lengths = one.get("acceptance_length", {})
+        found |= {f"sglang {one['dtype']} {arm}": lengths.get(arm) for arm in one["arms"] if arm != "autoregressive"}
+    reference = shards.get("reference", {})
+    return found | {
+        f"reference {arm}": one["acceptance_length"] for arm, one in reference.items() if arm != "autoregressive"
+    }
+
+
+def _against(shards: Shards, checks: Shards) -> dict[str, Any] | None:
+    """Outputs and rounds prompt by prompt beside the reference engine's, by shard and arm, at the smallest batch."""
+    reference = shards.get("reference", {})
+    found: dict[str, Any] = {}
+    for name, one in checks.items():
+        for arm, batches in one.get("by_prompt", {}).items():
+            theirs = reference.get(REFERENCE.get(arm, arm), {}).get("by_prompt")
+            ours = batches[min(batches, key=int)]
+            if theirs is not None and len(theirs) == len(ours):
+                found.setdefault(name, {})[arm] = against(ours, theirs)
+    return found or None
