@@ -21,7 +21,7 @@ PREFIX = "ddtree_"
 NAMES = ("nodes", "width", "depth", "force_spine")
 
 
-def changed(caps: Caps, sizes: Sizes, asked: Mapping[str, float]) -> Caps:
+def changed(caps: Caps, sizes: Sizes, asked: Mapping[str, Any]) -> Caps:
     """``caps`` with what was asked for, 0 as the most that was captured. Raises ConfigError."""
     most = {"nodes": sizes.verify_width - 1, "width": sizes.top_k, "depth": sizes.block - 1}
     values: dict[str, Any] = {}
@@ -29,12 +29,18 @@ def changed(caps: Caps, sizes: Sizes, asked: Mapping[str, float]) -> Caps:
         name = key.removeprefix(PREFIX)
         if name not in NAMES:
             raise ConfigError(key, value, f"unknown; known: {', '.join(PREFIX + each for each in NAMES)}")
-        if value != int(value):
-            raise ConfigError(key, value, "an integer")
-        values[name] = bool(value) if name == "force_spine" else int(value) or most[name]
+        number = _whole(key, value)
+        values[name] = bool(number) if name == "force_spine" else number or most[name]
     wanted = replace(caps, **values)
     wanted.check(sizes.verify_width, sizes.block, sizes.top_k)
     return wanted
+
+
+def _whole(key: str, value: Any) -> int:
+    """A client's number. Raises ConfigError for what is none, or not a whole and finite one."""
+    if isinstance(value, int) or (isinstance(value, float) and value.is_integer()):
+        return int(value)
+    raise ConfigError(key, value, "an integer")
 
 
 def set_state(original: Callable[..., Any], scheduler: Any, request: Any) -> Any:

@@ -10,7 +10,7 @@ from ddbench.plugins.sglang.refused import Refused
 from ddbench.plugins.sglang.signatures import NAMES, SIGNATURES
 
 RUN = ("0.5.17",)  # seen running on a GPU
-READ = ("0.5.23",)  # signatures compared, never run
+READ = ("0.5.23",)  # signatures compared, rounds with made-up models on a CPU; never run on a GPU
 
 _checked: list[str] = []
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from ddbench.plugins.sglang.edge import Edge
 from ddbench.plugins.sglang.options import Sizes
 from ddbench.plugins.sglang.refused import Refused
 
@@ -19,6 +20,7 @@ SCHEDULER = "sglang.srt.managers.scheduler"
 ROUNDS = "sglang.srt.mem_cache.allocation_sizing"
 
 captured: dict[int, bool] = {}  # batch size of every target graph of this process: whether it reads the tree mask
+edge: Edge | None = None  # of this process's DDTREE server, set when its worker is made
 
 
 def _is_ours(runner: Any) -> bool:
@@ -102,10 +104,13 @@ def validate_request(original: Original, *args: Any, **kwargs: Any) -> str | Non
     """Answered to the client with status 400."""
     from ddbench.plugins.sglang.refusals import check_request
 
+    stock: str | None = original(*args, **kwargs)
+    if not _serves_trees(_arguments((), {})):
+        return stock
+    if edge is None:
+        raise RuntimeError("ddbench: a request came before the DDTREE worker was ready")
     request = args[0] if args else kwargs["req"]
-    reason = check_request(request) if _serves_trees(_arguments((), {})) else None
-    found: str | None = original(*args, **kwargs) if reason is None else reason
-    return found
+    return check_request(request) or stock or edge.admit(request)
 
 
 def set_state(original: Original, self: Any, *args: Any, **kwargs: Any) -> Any:

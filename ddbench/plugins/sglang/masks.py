@@ -81,11 +81,15 @@ def place_for(runner: Any, rows: int, width: int, tokens: int, device: torch.dev
     return Place(_fresh(rows, width, tokens, device, torch.uint8))
 
 
+def captured_sizes(graphs: Any) -> list[int]:
+    """Batch sizes, ascending, of SGLang's runner of graphs; it has none or another kind in its place without graphs."""
+    return sorted(int(size) for size in getattr(graphs, "capture_bs", None) or ())
+
+
 def graph_rows(graphs: Any, rows: int) -> int | None:
     """Rows of the captured graph that SGLang replays for a batch; None where it has none for it."""
-    if graphs is None:
-        return None
-    fitting = [int(size) for size in graphs.capture_bs if (size == rows if graphs.disable_padding else size >= rows)]
+    exact = getattr(graphs, "disable_padding", False)
+    fitting = [size for size in captured_sizes(graphs) if (size == rows if exact else size >= rows)]
     return min(fitting, default=None)
 
 

@@ -25,6 +25,8 @@ SETTINGS: tuple[tuple[str, tuple[Any, ...], str], ...] = (
     ("enable_unified_memory", (False,), "it moves cache slots"),
     ("enable_page_major_kv_layout", (False,), "a tree's path is moved slot by slot"),
     ("enable_return_hidden_states", (False,), "the drafter alone reads them"),
+    ("enable_return_routed_experts", (False,), "experts are kept by cache slot, and a tree's path is moved"),
+    ("enable_return_indexer_topk", (False,), "it is kept by cache slot, and a tree's path is moved"),
     ("speculative_adaptive", (False,), "it changes the captured width"),
     ("speculative_num_steps", (None, 1), "a round drafts once; limit the tree's depth with DDTREE_DEPTH"),
     ("speculative_draft_window_size", (None,), "the drafter's window is untested"),

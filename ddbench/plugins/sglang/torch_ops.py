@@ -136,7 +136,8 @@ def lay_out(trees: Trees, seq_lens: Tensor, positions: Tensor, mask: Tensor | No
         seq_lens: int ``[R]``, committed length L_r before the window, on the device.
         positions: int64 ``[R, N]``, receives L_r + depth.
         mask: bool or uint8, flat; SGLang's FULL_MASK: row after row of the batch a row-major ``N x (L_r + N)`` block,
-            1 where a token may look. At least the sum of these blocks long. None leaves the mask alone.
+            1 where a token may look. Entries beyond its end are not written; a row that has any must be one that nobody
+            reads (`edge`). None leaves the mask alone.
         whole: writes the context part too (all 1), as backends need that read it; else the last N columns alone.
     """
     rows, width = seq_lens.shape[0], trees.verify_width
@@ -158,11 +159,13 @@ def lay_out(trees: Trees, seq_lens: Tensor, positions: Tensor, mask: Tensor | No
     seen = unpack_bits(trees.bits[:rows], width).to(mask.dtype)
     start = 0
     for row, length in enumerate(seq_lens.tolist()):
-        block = mask[start : start + width * (length + width)].view(width, length + width)
+        block = torch.ones(width, length + width, dtype=mask.dtype, device=mask.device)
         block[:, length:] = seen[row]
-        if whole:
-            block[:, :length] = 1
-        start += width * (length + width)
+        first = 0 if whole else length
+        place = start + torch.arange(block.numel(), device=mask.device).view_as(block)[:, first:]
+        there = place < mask.numel()
+        mask[place[there]] = block[:, first:][there]
+        start += block.numel()
 
 
 def write_packed_mask(trees: Trees, seq_lens: Tensor, packed: Tensor, starts: Tensor, fill: int = 1) -> None:

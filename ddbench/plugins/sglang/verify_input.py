@@ -18,6 +18,7 @@ class DDTreeVerifyInput(DFlashVerifyInput):  # type: ignore[misc]
     given none, since that would overwrite it (`masks.Place`). Links as in `kernels.buffers.Trees`.
     """
 
+    custom_mask: Tensor | None = None
     retrieve_next_token: Tensor | None = None
     retrieve_next_sibling: Tensor | None = None
     max_tree_depth: int = 1

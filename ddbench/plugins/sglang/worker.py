@@ -19,8 +19,10 @@ from torch import Tensor
 
 from ddbench.plugins.sglang import hooks
 from ddbench.plugins.sglang.draft_input import DDTreeDraftInput
+from ddbench.plugins.sglang.edge import Edge
 from ddbench.plugins.sglang.gate import check_engine
 from ddbench.plugins.sglang.kernels.buffers import Caps, Trees, Walk
+from ddbench.plugins.sglang.masks import captured_sizes
 from ddbench.plugins.sglang.options import TRACE, Sizes, caps_at_start
 from ddbench.plugins.sglang.refusals import check_target
 from ddbench.plugins.sglang.refused import Refused, say
@@ -65,6 +67,7 @@ class TreeWorker(DFlashWorkerV2):  # type: ignore[misc]
 
     def init_attention_backends(self) -> None:
         check_target(self.model_runner)
+        hooks.edge = Edge(int(self.model_runner.model_config.context_len), self.sizes.window)
         with self.drafter_settings():
             super().init_attention_backends()
 
@@ -83,12 +86,22 @@ class TreeWorker(DFlashWorkerV2):  # type: ignore[misc]
         with self.drafter_settings():
             super().init_cuda_graphs()
         if self._first_rank():
-            backend = type(self.model_runner.attn_backend).__name__
-            graphs = sorted(size for size, masked in hooks.captured.items() if masked)
-            say(
-                f"DDTREE plugin registered: N={self.sizes.verify_width} B={self.sizes.block} K={self.sizes.top_k} "
-                f"backend={backend} mask=on graphs={graphs or 'off'} rows={rows} {self.caps}"
-            )
+            say(self.registered())
+
+    def registered(self) -> str:
+        """What the log says of a server that is ready."""
+        assert self.trees is not None
+        sizes, backend = self.sizes, type(self.model_runner.attn_backend).__name__
+        graphs = sorted(size for size, masked in hooks.captured.items() if masked)
+        return (
+            f"DDTREE plugin registered: N={sizes.verify_width} B={sizes.block} K={sizes.top_k} backend={backend} "
+            f"mask=on graphs={graphs or 'off'} draft_graphs={self._draft_graphs() or 'off'} "
+            f"rows={self.trees.rows} {self.caps}"
+        )
+
+    def _draft_graphs(self) -> list[int]:
+        """Batch sizes for which the drafter has a graph. SGLang goes on without any where little memory is left."""
+        return captured_sizes(self.draft_model_runner.decode_cuda_graph_runner)
 
     def _first_rank(self) -> bool:
         return bool(self.ps.tp_rank == 0)
@@ -124,6 +137,8 @@ class TreeWorker(DFlashWorkerV2):  # type: ignore[misc]
             "min_log_prob": caps.min_log_prob,
             "force_spine": caps.force_spine,
             "graphs_with_mask": sorted(size for size, masked in hooks.captured.items() if masked),
+            "draft_graphs": self._draft_graphs(),
+            "most_tokens": None if hooks.edge is None else hooks.edge.most,
         }
 
     def _next_walk(self) -> Walk:

@@ -67,9 +67,8 @@ class DDTreeWorker(TreeWorker):
                 sampling_info=sampling,
                 draft_token_num=sizes.verify_width,
             )
-        choices = self._agreed(choose(logits_output.next_token_logits, sampling, sizes.verify_width), sampling)
         walk = self._next_walk()
-        ops.walk(trees, choices, seq_lens, walk, self._forced(rows))
+        ops.walk(trees, self._choices(logits_output.next_token_logits, sampling), seq_lens, walk, self._forced(rows))
         ops.move_kv(walk, slots, self._table())
         if self._trace is not None:
             self._trace.write(batch, trees, walk, in_graph)
@@ -89,6 +88,10 @@ class DDTreeWorker(TreeWorker):
             speculative_num_draft_tokens=sizes.block,  # of the result's rows, whatever was verified
             new_seq_lens=new_seq_lens,
         )
+
+    def _choices(self, logits: Tensor, sampling: Any) -> Tensor:
+        """The target's token after every entry, ``[R, N]``: in every version's round, and nowhere else."""
+        return self._agreed(choose(logits, sampling, self.sizes.verify_width), sampling)
 
     def _draft(self, batch: Any, rows: int, host_lens: Tensor) -> None:
         """The drafter's pass over its blocks, and the trees of it: in its graph, or after it where it has none."""

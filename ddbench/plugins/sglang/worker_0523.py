@@ -1,4 +1,4 @@
-"""A round of DDTREE on SGLang 0.5.23, where it differs from 0.5.17: read, and compared with its source; never run."""
+"""A round of DDTREE on SGLang 0.5.23, where it differs from 0.5.17: run on a CPU with made-up models, on no GPU."""
 
 from __future__ import annotations
 

@@ -70,9 +70,6 @@ SAME = (("tree_k1", "chain"), ("tree64_eager", "tree64"), ("tree64_sync", "tree6
 
 def main() -> None:
     out = Path(sys.argv[1]).resolve()
-    (out / "site" / "ddbench-0.0.dist-info").mkdir(parents=True, exist_ok=True)
-    (out / "site" / "ddbench-0.0.dist-info" / "METADATA").write_text("Name: ddbench\nVersion: 0.0\n")
-    (out / "site" / "ddbench-0.0.dist-info" / "entry_points.txt").write_text(ENTRY_POINT)
     found: dict[str, Any] = {}
     for wave in sys.argv[2:] or list(WAVES):
         clock = time.monotonic()
@@ -82,6 +79,11 @@ def main() -> None:
 
 
 def run_wave(out: Path, engines: dict[str, dict[str, Any]]) -> dict[str, Any]:
+    """What each engine of a wave answered, by name; one that failed is missing."""
+    facts = out / "site" / "ddbench-0.0.dist-info"
+    facts.mkdir(parents=True, exist_ok=True)
+    (facts / "METADATA").write_text("Name: ddbench\nVersion: 0.0\n")
+    (facts / "entry_points.txt").write_text(ENTRY_POINT)
     path = os.pathsep.join([str(out / "site"), str(ROOT), os.environ.get("PYTHONPATH", "")])
     own = {"PYTHONPATH": path, "HF_HUB_OFFLINE": "1", "SGLANG_ENABLE_JIT_DEEPGEMM": "0", "OMP_NUM_THREADS": "1"}
     running = {}
@@ -115,9 +117,7 @@ def report(log: Path, passed: bool) -> None:
 def compare(found: dict[str, Any], engines: dict[str, Any]) -> None:
     for name in engines:
         for job, answer in found.get(name, {}).get("jobs", {}).items():
-            counts = answer["counts"]
-            rounds = sum(row["spec_verify_ct"] or 0 for row in counts)
-            tau = 1 + sum(row["spec_num_correct_drafts"] or 0 for row in counts) / rounds if rounds else None
+            tau = acceptance(answer)
             share = same(found.get("plain", {}).get("jobs", {}).get(job), answer)
             print(f"     {name:20} {job:10} tau {tau if tau is None else round(tau, 3)} identical to plain {share}")
         for check, passed in found.get(name, {}).get("checks", {}).items():
@@ -128,6 +128,13 @@ def compare(found: dict[str, Any], engines: dict[str, Any]) -> None:
                 if job.startswith("greedy"):
                     share = same(found[other]["jobs"].get(job), answer)
                     print(f"{'PASS' if share == 1.0 else 'LOOK'} {one} = {other} {job}: {share}", flush=True)
+
+
+def acceptance(answer: dict[str, Any]) -> float | None:
+    """Tokens a round over all requests of a job; None where nothing was drafted."""
+    counts = answer["counts"]
+    rounds = sum(row["spec_verify_ct"] or 0 for row in counts)
+    return 1 + sum(row["spec_num_correct_drafts"] or 0 for row in counts) / rounds if rounds else None
 
 
 def same(one: dict[str, Any] | None, other: dict[str, Any]) -> float | None:

@@ -1,7 +1,7 @@
 """A package that looks like a recorded SGLang from outside: modules, classes and functions with its parameters.
 
-SGLang itself needs a GPU's libraries even to be imported. What the plug-in does with it before a worker is made (the gate,
-the registration, the settings) needs its surface alone, so it can be tested on any machine; `recorded/` has what
+SGLang itself needs a GPU's libraries even to be imported. What the plug-in does with it before a worker is made (the
+gate, the registration, the settings) needs its surface alone, so it can be tested on any machine; `recorded/` has what
 inspection of the real one found.
 """
 
@@ -130,7 +130,7 @@ def _take_modules() -> dict[str, Any]:
 
 def write(root: Path, recording: dict[str, Any], change: dict[str, Any]) -> None:
     """The package's files. A place that `BODIES` has is as there, unless it is changed."""
-    places = dict(recording["parameters"]) | {name: None for name in recording["present"]} | change
+    places = dict(recording["parameters"]) | dict.fromkeys(recording["present"]) | change
     modules: dict[str, dict[str, Any]] = {}
     for place, parameters in places.items():
         module, _, path = place.partition(":")

@@ -118,7 +118,8 @@ def test_what_the_algorithm_answers(tmp_path: Path) -> None:
         algorithm = DDTreeAlgorithm("DDTREE")
         assert is_ddtree(algorithm)
         assert not is_ddtree("DDTREE")
-        assert algorithm.is_dflash() and algorithm.is_dflash_family()
+        assert algorithm.is_dflash()
+        assert algorithm.is_dflash_family()
         assert algorithm.is_dspark() is False, "asked of DFLASH"
         with pytest.raises(AttributeError, match="is_unheard_of"):
             algorithm.is_unheard_of()

@@ -44,11 +44,16 @@ def test_the_spine() -> None:
         ({"ddtree_width": 9}, "width=9"),
         ({"ddtree_depth": 16}, "depth=16"),
         ({"ddtree_depth": 2.5}, "ddtree_depth=2.5"),
+        ({"ddtree_nodes": float("inf")}, "ddtree_nodes=inf"),
+        ({"ddtree_nodes": float("nan")}, "ddtree_nodes=nan"),
+        ({"ddtree_nodes": "8"}, "ddtree_nodes='?8"),
+        ({"ddtree_nodes": None}, "ddtree_nodes=None"),
+        ({"ddtree_force_spine": float("nan")}, "ddtree_force_spine=nan"),
         ({"ddtree_block": 4}, "ddtree_block=4"),
         ({"ddtree_force_spine": 1, "ddtree_nodes": 3}, "force_spine"),
     ],
 )
-def test_limits_that_are_none(asked: dict[str, float], says: str) -> None:
+def test_limits_that_are_none(asked: dict[str, Any], says: str) -> None:
     with pytest.raises(ConfigError, match=says):
         changed(WIDEST, SIZES, asked)
 
@@ -85,6 +90,8 @@ def test_the_servers_door(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> 
         assert ask(worker, ddtree_nodes=999).updated is False
         assert worker.caps == Caps(8, 15, 8)
         assert "limits refused: nodes=999" in capfd.readouterr().err
+        assert ask(worker, ddtree_nodes=float("inf")).updated is False
+        assert "limits refused: ddtree_nodes=inf" in capfd.readouterr().err
         assert ask(worker, ddtree_width=2, max_micro_batch_size=4) == ["max_micro_batch_size"]
         assert worker.caps == Caps(2, 15, 8)
         assert ask(worker, max_micro_batch_size=4) == ["max_micro_batch_size"]

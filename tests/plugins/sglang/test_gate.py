@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import functools
+import importlib
+import importlib.util
 import json
 import sys
 from pathlib import Path
@@ -111,6 +114,40 @@ def test_registration(version: str, tmp_path: Path) -> None:
 def test_hooks_that_were_not_set_are_refused(tmp_path: Path) -> None:
     with standin(tmp_path), pytest.raises(Refused, match="did not set the plug-in's hook on"):
         hooks.check_installed()
+
+
+def set_as_sglang_does(places: list[str]) -> None:
+    """A wrapper that names what it wraps at every one of ``places``, as SGLang's registry leaves it there."""
+    for place in places:
+        owner, _, name = place.rpartition(".")
+        holder: Any = importlib.import_module(owner) if importable(owner) else gate.look_up_dotted(owner)
+        stock = getattr(holder, name)
+        setattr(holder, name, functools.wraps(stock)(lambda *args, stock=stock, **kwargs: stock(*args, **kwargs)))
+
+
+def importable(name: str) -> bool:
+    try:
+        return importlib.util.find_spec(name) is not None
+    except ModuleNotFoundError:  # a class is no package
+        return False
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_hooks_that_were_set_pass(version: str, tmp_path: Path) -> None:
+    """And each of them is missed where it alone was not set, also where a module holds the function by value."""
+    held = [f"{module}.{target.rpartition('.')[2]}" for target, module in hooks.USED_IN.items()]
+    places = [*hooks.AROUND, *held]
+    copies: dict[str, Any] = {":".join(place.rsplit(".", 1)): ["args"] for place in held}
+    for missing in (None, *places):
+        folder = tmp_path / str(missing)
+        folder.mkdir()
+        with standin(folder, version, change=copies):
+            set_as_sglang_does([place for place in places if place != missing])
+            if missing is None:
+                hooks.check_installed()
+                continue
+            with pytest.raises(Refused, match=rf"as seen from {missing}\)"):
+                hooks.check_installed()
 
 
 @pytest.mark.sglang

@@ -14,6 +14,8 @@ import torch
 from sgl_standin import standin
 
 from ddbench.plugins.sglang import hooks
+from ddbench.plugins.sglang.edge import Edge
+from ddbench.plugins.sglang.refused import Refused
 
 TREE = SimpleNamespace(
     speculative_algorithm="DDTREE",
@@ -60,16 +62,24 @@ def test_settings_are_the_published_ones_where_none_are_given(tmp_path: Path) ->
         assert hooks.alloc_len(answer(9)) == 9
 
 
-def test_requests(tmp_path: Path) -> None:
-    sampling = {"frequency_penalty": 0.5, "presence_penalty": 0.0, "repetition_penalty": 1.0, "min_new_tokens": 0}
+def request_of(prompt: int, most: int | None) -> Any:
+    """As SGLang's Req, of ``prompt`` tokens that asks for ``most``."""
+    sampling = {"frequency_penalty": 0.0, "presence_penalty": 0.0, "repetition_penalty": 1.0, "min_new_tokens": 0}
     grammar = dict.fromkeys(("json_schema", "regex", "ebnf", "structural_tag"))
-    request = SimpleNamespace(
+    return SimpleNamespace(
+        origin_input_ids=[5] * prompt,
         return_logprob=False,
         return_hidden_states=False,
         lora_id=None,
         custom_logit_processor=None,
-        sampling_params=SimpleNamespace(**sampling, **grammar),
+        sampling_params=SimpleNamespace(max_new_tokens=most, **sampling, **grammar),
     )
+
+
+def test_requests(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hooks, "edge", Edge(100, 16))
+    request = request_of(20, 30)
+    request.sampling_params.frequency_penalty = 0.5
     with standin(tmp_path):
         from sglang.srt.runtime_context import SPEC
 
@@ -80,6 +90,35 @@ def test_requests(tmp_path: Path) -> None:
         vars(SPEC).update(vars(CHAIN))
         request.sampling_params.frequency_penalty = 0.5
         assert hooks.validate_request(answer(None), request, True) is None
+
+
+def test_requests_end_before_the_context(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hooks, "edge", Edge(100, 16))
+    with standin(tmp_path):
+        from sglang.srt.runtime_context import SPEC
+
+        vars(SPEC).update(vars(CHAIN))
+        assert hooks.validate_request(answer(None), request_of(90, 900), True) is None, "another server's request"
+        vars(SPEC).update(vars(TREE))
+        assert hooks.validate_request(answer(None), request_of(20, 48), True) is None
+        reason = hooks.validate_request(answer(None), request_of(20, 49), True)
+        assert reason is not None
+        for part in ("a prompt of 20", "max_new_tokens=49", "the 68 tokens", "context 100", "two windows of 16"):
+            assert part in reason
+        open_ended = request_of(20, None)
+        assert hooks.validate_request(answer(None), open_ended, True) is None
+        assert open_ended.sampling_params.max_new_tokens == 48
+        assert hooks.validate_request(answer(None), request_of(68, 0), True) is None
+        assert "a prompt of 68" in str(hooks.validate_request(answer(None), request_of(68, None), True))
+        monkeypatch.setattr(hooks, "edge", None)
+        with pytest.raises(RuntimeError, match="before the DDTREE worker was ready"):
+            hooks.validate_request(answer(None), request_of(20, 48), True)
+
+
+def test_a_context_without_room_ends_the_start() -> None:
+    assert Edge(34, 16).most == 2
+    with pytest.raises(Refused, match="context_length=33: DDTREE needs 34"):
+        Edge(33, 16)
 
 
 def test_warm_up_passes_of_others(tmp_path: Path) -> None:

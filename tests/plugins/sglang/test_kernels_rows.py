@@ -67,6 +67,34 @@ def test_positions_links_and_masks(device: str, width: int, dtype: torch.dtype) 
 
 
 @pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("rows", [1, 3])
+def test_nothing_is_written_beyond_the_mask(device: str, rows: int) -> None:
+    """Batches that end at a context's edge, the sequences' last and one more round: cut off where the mask ends."""
+    on_device(device)
+    width, context = 33, 70
+    size = rows * width * (context + width)
+    case = case_of(width, 0, rows=rows)
+    trees, cut = copy_of(case.trees, device), 0
+    for begins in range(context - 8, context + 9, 4):
+        lens = torch.full((rows,), begins)
+        exact = torch.zeros(rows * width * (begins + width), dtype=torch.uint8)
+        for whole in (False, True):
+            expected, around = (torch.full((size + 9000,), 7, dtype=torch.uint8) for _ in range(2))
+            around = around.to(device)
+            torch_ops.lay_out(case.trees, lens, case.positions(), expected[:size], whole)
+            ops.lay_out(trees, lens.to(device), case.positions().to(device), around[:size], whole)
+            assert (expected[size:] == 7).all()
+            assert torch.equal(around.cpu(), expected)
+            torch_ops.lay_out(case.trees, lens, case.positions(), exact, whole)
+            if not whole:
+                continue
+            kept = min(size, exact.numel())
+            assert torch.equal(expected[:kept], exact[:kept]), "what is inside is as ever"
+            cut += exact.numel() > size
+    assert cut > 0
+
+
+@pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("width", SOME_WIDTHS)
 def test_packed_masks(device: str, width: int) -> None:
     on_device(device)

@@ -66,6 +66,7 @@ def test_whether_a_graph_reads_the_mask(backend: Any, reads: bool) -> None:
 def test_rows_of_the_graph(rows: int, exact: bool, padded: int | None) -> None:
     assert graph_rows(runner(None, exact=exact).decode_cuda_graph_runner, rows) == padded
     assert graph_rows(None, rows) is None
+    assert graph_rows(SimpleNamespace(), rows) is None, "SGLang's runner without graphs, in their place"
 
 
 def test_tritons_own_buffer_where_the_batch_fits() -> None:
@@ -73,7 +74,8 @@ def test_tritons_own_buffer_where_the_batch_fits() -> None:
     assert place_for(runner(owner), 4, WIDTH, 50, CPU).mask is owner.verify_mask.buffer
     fresh = place_for(runner(owner), 5, WIDTH, 50, CPU)
     assert fresh.mask.numel() == WIDTH * (50 + 5 * WIDTH)
-    assert not fresh.whole and not fresh.in_place
+    assert not fresh.whole
+    assert not fresh.in_place
 
 
 def trees_of(rows: int) -> Trees:
@@ -98,13 +100,16 @@ def test_flashinfers_bits_are_the_mask_that_its_plan_would_pack() -> None:
     lens = torch.tensor([7, 30, 2])
     backend, trees, positions = FlashInferAttnBackend(), trees_of(3), torch.zeros(3, WIDTH, dtype=torch.int64)
     eager = place_for(runner(backend, None), 3, WIDTH, 60, CPU)
-    assert eager.whole and eager.mask.dtype == torch.bool and eager.mask.numel() >= WIDTH * (39 + 3 * WIDTH)
+    assert eager.whole
+    assert eager.mask.dtype == torch.bool
+    assert eager.mask.numel() >= WIDTH * (39 + 3 * WIDTH)
     eager.write(ops, trees, lens, positions)
     expected = [*blocks(eager.mask, lens.tolist()), torch.ones(WIDTH, 1 + WIDTH, dtype=torch.bool)]
     depths = positions.clone()
 
     place = place_for(runner(backend), 3, WIDTH, 60, CPU)
-    assert place.in_place and place.mask is backend.cuda_graph_custom_mask
+    assert place.in_place
+    assert place.mask is backend.cuda_graph_custom_mask
     place.write(ops, trees, lens, positions.zero_())
     assert torch.equal(positions, depths)
     starts = backend.cuda_graph_qk_indptr[0].tolist()

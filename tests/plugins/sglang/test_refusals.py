@@ -96,9 +96,7 @@ def runner(pool: Any = None, window: Any = None, hybrid: bool = False, **config:
 
     known = {"attention_arch": AttentionArch.MHA, "is_encoder_decoder": False, "model_is_mrope": False}
     model = SimpleNamespace(**(known | config))
-    return SimpleNamespace(
-        model_config=model, sliding_window_size=window, is_hybrid_swa=hybrid, token_to_kv_pool=pool
-    )
+    return SimpleNamespace(model_config=model, sliding_window_size=window, is_hybrid_swa=hybrid, token_to_kv_pool=pool)
 
 
 def test_targets(tmp_path: Path) -> None:

@@ -60,5 +60,7 @@ def test_the_trace_has_a_line_a_row(tmp_path: Path) -> None:
     one, other = [json.loads(line) for line in (tmp_path / "trace.jsonl").read_text().splitlines()]
     assert (one["request"], one["graph"], one["emitted"], one["path"]) == ("a", True, [10, 10, 99], [0, 1, 2])
     assert (other["request"], other["emitted"], other["path"]) == ("b", [99], [0])
-    assert one["parents"][0] == -1 and one["tokens"][0] == 1
-    assert Trace.to(None) is None and Trace.to("") is None
+    assert one["parents"][0] == -1
+    assert one["tokens"][0] == 1
+    assert Trace.to(None) is None
+    assert Trace.to("") is None

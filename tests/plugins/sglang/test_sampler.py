@@ -29,9 +29,7 @@ def test_trees_are_those_of_the_drafters_logits() -> None:
     expected.limit(Caps(SIZES.top_k, BLOCK - 1, SIZES.verify_width - 1))
     logits = hidden.view(ROWS, BLOCK, -1)[:, 1:] @ weight.T
     log_probs, tokens = logits.log_softmax(-1).sort(dim=-1, descending=True, stable=True)
-    ops.build(
-        expected, log_probs[..., : SIZES.top_k], tokens[..., : SIZES.top_k], ids.view(ROWS, BLOCK)[:, 0]
-    )
+    ops.build(expected, log_probs[..., : SIZES.top_k], tokens[..., : SIZES.top_k], ids.view(ROWS, BLOCK)[:, 0])
     assert torch.equal(found.tokens, expected.tokens)
     assert torch.equal(found.parents, expected.parents)
     assert (found.depths.max(1).values > 2).all(), "trees that show something"

@@ -23,7 +23,7 @@ def _sees(bits, entry, j, shown, WORDS: tl.constexpr):
     return (word >> (j % 32)) & 1
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["size"])
 def lay_out(
     parents,
     depths,
@@ -33,6 +33,7 @@ def lay_out(
     first_child,
     next_sibling,
     mask,
+    size,
     WIDTH: tl.constexpr,
     WORDS: tl.constexpr,
     LANES: tl.constexpr,
@@ -42,7 +43,7 @@ def lay_out(
     WHOLE: tl.constexpr,
     CHUNK: tl.constexpr,
 ):
-    """Grid: (rows, chunks of ENTRIES entries of a window). ROWS_PAD is at least the rows."""
+    """Grid: (rows, chunks of ENTRIES entries of a window). ROWS_PAD is at least the rows, ``size`` the mask's end."""
     row = tl.program_id(0).to(tl.int64)
     i = tl.program_id(1) * ENTRIES + tl.arange(0, ENTRIES)
     own = i < WIDTH
@@ -69,13 +70,15 @@ def lay_out(
         line = start + i.to(tl.int64) * (length + WIDTH)
         shown = own[:, None] & inside[None, :]
         seen = _sees(bits, (window + i)[:, None], j[None, :], shown, WORDS)
-        tl.store(mask + (line + length)[:, None] + j[None, :], seen.to(tl.int8), mask=shown)
+        at_tree = (line + length)[:, None] + j[None, :]
+        tl.store(mask + at_tree, seen.to(tl.int8), mask=shown & (at_tree < size))
         if WHOLE:
             column = tl.arange(0, CHUNK)
             ones = tl.full([ENTRIES, CHUNK], 1, tl.int8)
             for at in tl.range(0, length, CHUNK):
                 context = own[:, None] & (at + column < length)[None, :]
-                tl.store(mask + line[:, None] + (at + column)[None, :], ones, mask=context)
+                at_context = line[:, None] + (at + column)[None, :]
+                tl.store(mask + at_context, ones, mask=context & (at_context < size))
 
 
 @triton.jit(do_not_specialize=["rows", "fill"])

@@ -140,6 +140,7 @@ def lay_out(trees: Trees, seq_lens: Tensor, positions: Tensor, mask: Tensor | No
         trees.first_child,
         trees.next_sibling,
         written,
+        written.numel(),
         WIDTH=width,
         WORDS=trees.bits.shape[2],
         LANES=_lanes(width),
