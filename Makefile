@@ -37,8 +37,9 @@ vllm-test: vllm-plugin vllm-runner
 vllm-plugin: vllm-env
 	$(VLLM) $(PYTEST) -m "not gpu" tests/plugins/vllm tests/plugins/sglang/test_kernels_*.py $(ARGS)
 
+# One after another: their servers' clocks are looked at.
 vllm-runner: vllm-env
-	DDBENCH_VLLM_PYTHON=$(VLLM) $(RUN) $(PYTEST) -m vllm tests/runners tests/experiments $(ARGS)
+	DDBENCH_VLLM_PYTHON=$(VLLM) $(RUN) -m pytest -m vllm tests/runners tests/experiments $(ARGS)
 
 gpu-test: env
 	$(RUN) -m pytest -m gpu $(ARGS)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
-from multiprocessing.context import SpawnProcess
+from multiprocessing.context import SpawnContext, SpawnProcess
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -34,11 +34,23 @@ class Link(Protocol):
         """Ends the process. Safe to call twice."""
 
 
+def spawn_context() -> SpawnContext:
+    """For children that start anew, whatever started this process.
+
+    A child takes up its parent's default start method by name. In a worker of joblib that is ``loky``, which a child
+    does not know.
+    """
+    known = ("fork", "forkserver", "spawn")
+    if multiprocessing.get_start_method(allow_none=True) not in (None, *known):
+        multiprocessing.set_start_method("spawn", force=True)
+    return multiprocessing.get_context("spawn")
+
+
 class ChildLink:
     """See :class:`Link`. What the child prints before its first cell goes to ``log``."""
 
     def __init__(self, spec: ServerSpec, log: Path) -> None:
-        context = multiprocessing.get_context("spawn")
+        context = spawn_context()
         self._connection, theirs = context.Pipe()
         self._process: SpawnProcess | None = context.Process(
             target=serve, args=(theirs, spec, str(log)), name="ddbench-reference"

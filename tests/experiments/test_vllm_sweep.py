@@ -50,6 +50,7 @@ def overrides(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
         "workload.max_prompts=8",
         "load.max_new_tokens=48",
         "sweep.batch_size=[1,4]",
+        "telemetry.client_lag_rounds=null",  # the engine computes on the cores that the client needs
         *GRID,
     ]
 
@@ -164,6 +165,7 @@ def test_a_server_killed_in_a_cell_fails_that_cell_alone(ddbench_line: Any, over
         *overrides,
         *on_vllm("sweep.strategy=[autoregressive]", "sweep.batch_size=[1,2]", "load.max_new_tokens=400"),
         "load.ignore_eos=true",
+        "faults.retries=0",
     )
     try:
         kill_engine_while_it_measures(process.pid)
