@@ -28,7 +28,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from ddbench.errors import ConfigError, JobEnded
-from ddbench.redaction import learn, redact
+from ddbench.redaction import USER, hide, learn, redact, secret_in
 
 SIGNAL_EXIT = {"SIGINT": 130, "SIGTERM": 143}
 
@@ -78,13 +78,14 @@ def _run_job(config: DictConfig, run_id: str) -> int:
     try:
         plain: dict[str, Any] = OmegaConf.to_container(config, resolve=True)  # type: ignore[assignment]
         learn(plain)
+        _refuse_secrets(plain)
         summary = _experiment(plain.get("_target_"))(plain, run_id)
     except ConfigError as error:
         return _refuse(str(error))
     except OmegaConfBaseException as error:
         return _refuse(explain(error))
     except Exception:  # noqa: BLE001  the last stop: whatever broke, say so and exit 1
-        sys.stderr.write(redact(traceback.format_exc()))
+        sys.stderr.write(USER.sub(r"\g<before><hidden>", redact(traceback.format_exc())))
         return 1
     sys.stdout.write(json.dumps(summary, allow_nan=False) + "\n")
     sys.stdout.flush()
@@ -114,9 +115,21 @@ def _experiment(target: object) -> Any:
     return found
 
 
+def _refuse_secrets(config: dict[str, Any]) -> None:
+    """What is configured is stored, and is what a run and its cells are known by: a secret's value has no place in it.
+
+    Raises:
+        ConfigError: it holds one; named are the key and what the secret is called, never the value.
+    """
+    found = secret_in(config)
+    if found is not None:
+        allowed = f"no secret, and this holds the value of {found[1]}: what is configured is stored; leave it there"
+        raise ConfigError(found[0], "(not shown)", allowed)
+
+
 def _refuse(line: str) -> int:
     learn({key.lstrip("+~"): value for key, _, value in (arg.partition("=") for arg in sys.argv[1:])})
-    sys.stderr.write(f"error: {redact(line)}\n")
+    sys.stderr.write(f"error: {hide(line, sys.argv[1:])}\n")
     return 2
 
 
@@ -124,7 +137,10 @@ def explain(error: BaseException) -> str:
     """One line for a Hydra or OmegaConf error: the key, the value, and what is allowed."""
     text = " ".join(str(error).split())
     if isinstance(error, OverrideParseException):
-        return f"{error.override!r}: not a Hydra override; write key=value, group=option or key=[a,b] ({text})"
+        key, _, value = error.override.partition("=")
+        quoted = "" if value[:1] in ("", "[", "{", "'", '"') else f"; with ~ or other signs in it, \"{key}='{value}'\""
+        write = f"write key=value, group=option or key=[a,b]{quoted}"
+        return f"{error.override!r}: not a Hydra override; {write} ({text})"
     if isinstance(error, MissingConfigException) and error.options is not None:
         return _unknown_option(str(error.missing_cfg_file), error.options)
     if isinstance(error, ConfigCompositionException):

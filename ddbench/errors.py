@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from ddbench.redaction import hide
+
 
 class ConfigError(ValueError):
-    """A setting that cannot be: one line that names the key, the value and what is allowed."""
+    """A setting that cannot be: one line that names the key, the value and what is allowed, and shows no secret."""
 
     def __init__(self, key: str, value: object, allowed: str) -> None:
         self.key, self.value, self.allowed = key, value, allowed
-        super().__init__(f"{key}={value!r}: {allowed}")
+        super().__init__(hide(f"{key}={value!r}: {allowed}"))
 
 
 class DrafterMismatch(ConfigError):

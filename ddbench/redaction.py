@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,19 @@ NOT_SECRET = ("host.key", "host.hosts.key")  # a file's path
 SHORTEST = 8  # characters: a shorter value is a word that stands in many places
 OPTION = re.compile(r"(?i)^--?[\w-]*(?:key|token|secret|password)$")  # of a command line, whose value comes next
 TEXTS = (".log", ".json", ".yaml", ".txt", ".md")
+HIDDEN = "<hidden>"
+
+# What a line may hold of secrets that nobody knows yet: a URL's user and password, and what follows a secret's name, as
+# ``--api-key=x``, ``--api-key x``, ``['--api-key', 'x']``, ``api_key=x`` or ``{api_key: x}``. What stands already for a
+# hidden value stays.
+_WORD = r"(?:key|token|secret|password|passwd|credentials?)"
+_VALUE = r"(?P<value>\\?'(?!<|\(not)[^']*'|\\?\"(?!<|\(not)[^\"]*\"|(?!['\"<]|None\b)[^\s,\]})'\"]+)"
+USER = re.compile(r"(?P<before>://)(?P<value>[^\s<>]+)(?=@)")
+NAMED = (
+    re.compile(rf"(?i)(?P<before>(?<!\w)--?[\w-]*{_WORD}['\"]?(?:\s*[=,:]\s*|\s+)){_VALUE}"),
+    re.compile(rf"(?i)(?P<before>(?<![\w.\[\]-])(?P<name>[\w.\[\]-]*{_WORD})\s*=\s*){_VALUE}"),
+    re.compile(rf"(?i)(?P<before>(?:[{{,]\s*['\"]?|['\"])(?P<name>[\w.-]*{_WORD})['\"]?\s*:\s*){_VALUE}"),
+)
 
 _configured: dict[str, str] = {}
 
@@ -32,7 +45,7 @@ def learn(config: Any, place: str = "") -> None:
             learn(value, where)
     elif isinstance(config, list | tuple):
         for before, value in zip([None, *config], config, strict=False):
-            if isinstance(value, str) and isinstance(before, str) and OPTION.match(before):
+            if isinstance(value, str) and isinstance(before, str) and OPTION.match(before) and len(value) >= SHORTEST:
                 _configured[value] = before
             learn(value, place)
 
@@ -47,6 +60,28 @@ def redact(text: str) -> str:
     for value, name in _known():
         text = text.replace(value, f"<{name} hidden>")
     return text
+
+
+def hide(line: str, given: Iterable[str] = ()) -> str:
+    """``line`` for a person to read, without known secrets and without what looks like one.
+
+    ``given``: what was typed, whose secrets are hidden in ``line`` wherever they stand there, cut loose or not.
+    """
+    line = redact(line)
+    for text in given:
+        for value in sorted(_looks_secret(text), key=len, reverse=True):
+            line = line.replace(value, HIDDEN)
+    for pattern in (USER, *NAMED):
+        line = pattern.sub(lambda found: found["before"] + HIDDEN if _meant(found) else found[0], line)
+    return line
+
+
+def secret_in(config: Any, place: str = "") -> tuple[str, str] | None:
+    """Where a configuration holds the value of a known secret: the dotted key, and the secret's name; None if nowhere.
+
+    What the configuration itself calls a secret is not looked for under its own name.
+    """
+    return _secret_in(config, place, _known())
 
 
 def redacted(data: Any) -> Any:
@@ -79,3 +114,33 @@ def _known() -> list[tuple[str, str]]:
     named = {value: name for name, value in os.environ.items() if is_secret(name) and not Path(value).is_absolute()}
     known = _configured | {value: name for value, name in named.items() if len(value) >= SHORTEST}
     return sorted(known.items(), key=lambda item: -len(item[0]))
+
+
+def _secret_in(config: Any, place: str, known: list[tuple[str, str]]) -> tuple[str, str] | None:
+    if isinstance(config, Mapping):
+        for name, value in config.items():
+            found = _secret_in(str(name), place, known)
+            found = found or _secret_in(value, f"{place}.{name}" if place else str(name), known)
+            if found is not None:
+                return found
+    elif isinstance(config, list | tuple):
+        return next((found for value in config if (found := _secret_in(value, place, known)) is not None), None)
+    elif config is not None and not isinstance(config, bool):
+        text = str(config)
+        return next(((place, name) for value, name in known if value in text and name != place), None)
+    return None
+
+
+def _looks_secret(text: str) -> Iterator[str]:
+    """Values in ``text`` that follow a secret's name, and users and passwords of URLs; short ones left out."""
+    for pattern in (USER, *NAMED):
+        for found in pattern.finditer(text):
+            value = found["value"].strip("\\'\"")
+            parts = [value, value.rpartition(":")[2]] if pattern is USER else [value]
+            yield from (part for part in parts if len(part) >= 4 and _meant(found))
+
+
+def _meant(found: re.Match[str]) -> bool:
+    """Whether what was found by its name has one of a secret: not one of :data:`NOT_SECRET`, nor the bare word key."""
+    name = found.groupdict().get("name")
+    return name is None or (name.lower() != "key" and is_secret(re.sub(r"\[\d*\]", "", name)))

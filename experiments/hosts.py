@@ -14,10 +14,23 @@ from ddbench.errors import ConfigError
 from experiments.progress import say, warn
 from experiments.typed import build
 from runners.hosts import Host, HostConfig, HostFailure, host_of
+from runners.hosts.config import check_lists
 from runners.keeper import LOCKED
 
 HELD = ("sleep", "infinity")  # what keeps a lock on a host
 SETTLE_S = 1.0  # after which a lock that is taken has been told
+# Whether files can be made in a folder, or where it would be made; nothing is left there. Runs on the host.
+WRITE = """
+import os, sys, tempfile
+place = sys.argv[1] or os.sep
+try:
+    while not os.path.lexists(place):
+        place = os.path.dirname(place)
+    tempfile.TemporaryFile(dir=place).close()
+except OSError as error:
+    sys.exit(f"{place}: {error.strerror}")
+"""
+NO_PROGRAM = 127  # exit status of a command that cannot be found
 WATT = 1.0
 # Of the facts of a host: what differs from one minute to the next, and of its GPUs.
 FLEETING = ("disk_free_gib", "neighbours")
@@ -51,17 +64,41 @@ def hosts_of(config: HostConfig) -> tuple[HostConfig, ...]:
 
 
 def reached(config: HostConfig) -> Host:
-    """The host of a configuration, which answers.
+    """The host of a configuration, which answers and takes our files.
 
     Raises:
-        ConfigError: it does not, or shows another key, or refuses ours.
+        ConfigError: it does not, or shows another key, or refuses ours, or has no such ``host.python``, or nothing can
+            be written into its ``host.workdir``.
     """
     host = host_of(config)
     try:
         host.connect()
+        check_python(host)
+        check_workdir(host)
     except HostFailure as failure:
         raise ConfigError("host.address", config.address, f"a host that answers ({failure})") from None
     return host
+
+
+def check_python(host: Host) -> None:
+    """Raises ConfigError where ``host.python`` of a host behind ssh is no Python that can run our scripts."""
+    if host.is_local:
+        return
+    python, which = host.config.python, host.config.member or host.config.name
+    done = host.run([python, "-I", "-c", "import sys; sys.exit(sys.version_info < (3, 9))"])
+    if not done.ok:
+        why = "there is no such program" if done.rc == NO_PROGRAM else done.said
+        raise ConfigError("host.python", python, f"a Python >= 3.9 on host {which} ({why})")
+
+
+def check_workdir(host: Host) -> None:
+    """Raises ConfigError where nothing can be written into ``host.workdir`` of a host behind ssh."""
+    if host.is_local:
+        return
+    done = host.run([host.config.python, "-I", "-c", WRITE, host.path()])
+    if not done.ok:
+        which = host.config.member or host.config.name
+        raise ConfigError("host.workdir", host.config.workdir, f"a folder on host {which} to write into ({done.said})")
 
 
 @contextlib.contextmanager
@@ -72,13 +109,15 @@ def claimed(config: HostConfig, dry_run: bool = False) -> Iterator[HostConfig]:
     takes the first of the list and asks nobody.
 
     Raises:
-        ConfigError: there is none.
+        ConfigError: there is none, or a file that is needed to reach it is not here.
     """
     if not config.hosts:
+        config.check_files()
         yield config
         return
     if dry_run:
         first = hosts_of(config)[0]
+        first.check_files()
         yield replace(first, name=config.name, member=first.name)
         return
     refused = []
@@ -173,6 +212,7 @@ def _member(around: Mapping[str, Any], entry: Any, key: str) -> HostConfig:
     for inner in ("hosts", "member"):
         if inner in given:
             raise ConfigError(f"{key}.{inner}", given[inner], "no list inside a list")
+    check_lists(given, key)
     name = given.get("name", given.get("address"))
     try:
         return build(HostConfig, {**around, "hosts": (), "name": name, **given}, key)

@@ -93,7 +93,10 @@ def _header(path: Path) -> dict[str, Any]:
 
 def _bytes_per_s(settings: Settings) -> int | None:
     """As ``host.memory_bytes_per_s`` says, else what the driver gives: highest memory clock x bus width, two transfers
-    a clock. None on a CPU, where the driver does not say, and on another host."""
+    a clock. None on a CPU, whatever a host's configuration says of its card, where the driver does not say, and on
+    another host."""
+    if settings.engine.device == "cpu":
+        return None
     if settings.host.memory_bytes_per_s is not None:
         return settings.host.memory_bytes_per_s
     if settings.host.kind != "local":

@@ -13,7 +13,7 @@ from ddbench.records import STRATEGIES
 from ddbench.redaction import is_secret
 from experiments.hosts import hosts_of
 from experiments.typed import build
-from runners.hosts.config import HostConfig
+from runners.hosts.config import HostConfig, check_lists
 from runners.telemetry_settings import TelemetrySettings
 
 COLUMN = r"\{([A-Za-z_]\w*)\}"  # of a prompt template
@@ -267,9 +267,11 @@ class FaultSettings:
     stale_s: float = 120.0
     wait: bool = True
     gpu_wait_s: float = 43200.0
+    host_wait_s: float = 1800.0
 
     def __post_init__(self) -> None:
         _require("faults.gpu_wait_s", [self.gpu_wait_s], lambda v: v >= 0, "seconds >= 0")
+        _require("faults.host_wait_s", [self.host_wait_s], lambda v: v >= 0, "seconds >= 0")
         _require("faults.retries", [self.retries], lambda v: v >= 0, "an integer >= 0")
         _require("faults.retry_wait_s", [self.retry_wait_s], lambda v: v >= 0, "seconds >= 0")
         _require("faults.heartbeat_s", [self.heartbeat_s], lambda v: v > 0, "seconds > 0")
@@ -357,6 +359,8 @@ def load_settings(config: Mapping[str, Any], run_id: str) -> Settings:
     data = {key: value for key, value in config.items() if key not in ("_target_", "aa_check")}
     given = data.get("run_id")
     data["run_id"] = run_id if given is None else str(given) if type(given) is int else given
+    if isinstance(data.get("host"), Mapping):
+        check_lists(data["host"])
     settings = build(Settings, data)
     hosts_of(settings.host)
     return settings

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from ddbench import redaction
-from ddbench.redaction import is_secret, learn, redact, redact_files, redacted
+from ddbench.redaction import hide, is_secret, learn, redact, redact_files, redacted, secret_in
 from ddbench.storage import write_whole
 
 PLANTED = "planted-0123456789"
@@ -82,3 +82,47 @@ def test_what_is_written_whole_has_none(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setenv("MY_TOKEN", PLANTED)
     write_whole(tmp_path / "a.json", f'{{"x": "{PLANTED}"}}')
     assert (tmp_path / "a.json").read_text() == '{"x": "<MY_TOKEN hidden>"}'
+
+
+@pytest.mark.parametrize(
+    ("line", "shown"),
+    [
+        ("url='http://u:pass@host:9'", "url='http://<hidden>@host:9'"),
+        ("x=['--api-key', 'pass']: y", "x=['--api-key', <hidden>]: y"),
+        ("x=[--auth-token=pass,b] y", "x=[--auth-token=<hidden>,b] y"),
+        ("--db-password pass, y", "--db-password <hidden>, y"),
+        ("hub_token='pass': y", "hub_token=<hidden>: y"),
+        ("x={'api_key': 'pass', 'b': 1}", "x={'api_key': <hidden>, 'b': 1}"),
+    ],
+)
+def test_a_line_shows_nothing_that_looks_like_a_secret(line: str, shown: str) -> None:
+    assert hide(line) == shown
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "host.key='~/.ssh/x': a key that host a accepts (no)",
+        "host.hosts[0].key='/a/b': a file",
+        "write key=value; load.max_new_tokens=5",
+        "known_hosts=None: its key is not there; see http://a/b, compare",
+        "engine.flags.api_key='(not shown)': no secret: give it by the environment",
+    ],
+)
+def test_a_line_without_one_stays(line: str) -> None:
+    assert hide(line) == line
+
+
+def test_what_was_typed_is_hidden_wherever_it_is_repeated() -> None:
+    assert hide("at 'planted]'", ["x=[--api-key=planted]"]) == "at '<hidden>]'"
+
+
+def test_where_a_configuration_holds_a_secret(monkeypatch: pytest.MonkeyPatch) -> None:
+    config = {"a": {"b": ["x", f"<{PLANTED}>"]}, "service": {"api_key": "configured-1"}, "n": 3, "no": None, "t": True}
+    learn(config)
+    assert secret_in(config) is None  # but where it is called one
+    assert secret_in({**config, "note": "configured-1"}) == ("note", "service.api_key")
+    monkeypatch.setenv("MY_TOKEN", PLANTED)
+    assert secret_in(config) == ("a.b", "MY_TOKEN")
+    monkeypatch.setenv("MY_TOKEN", "20261130")
+    assert secret_in({"seed": 20261130}) == ("seed", "MY_TOKEN")

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from ddbench.errors import ConfigError
+from ddbench.redaction import hide
 from runners.base import EngineFailure
 
 State = Literal["ok", "note", "missing", "wrong"]
@@ -25,7 +26,8 @@ class Finding:
 
     @property
     def line(self) -> str:
-        return f"{self.state:<8} {self.what:<22} {self.said}{f'; {self.todo}' if self.todo else ''}"
+        """For a person to read, with no secret in it."""
+        return hide(f"{self.state:<8} {self.what:<22} {self.said}{f'; {self.todo}' if self.todo else ''}")
 
 
 Check = Callable[[], Iterable[Finding]]
@@ -36,6 +38,6 @@ def checked(what: str, check: Check) -> Iterator[Finding]:
     try:
         yield from check()
     except ConfigError as error:
-        yield Finding("wrong", what, f"{error.key}={error.value!r}", f"needed: {error.allowed}")
+        yield Finding("wrong", what, hide(f"{error.key}={error.value!r}"), f"needed: {error.allowed}")
     except (EngineFailure, OSError) as error:
         yield Finding("wrong", what, str(error))

@@ -44,6 +44,9 @@ def local_findings(settings: Settings, role: str, part: Part, sent: bool) -> Ite
         yield Finding("missing", what, f"{error.key}={error.value!r}", f"needed: {error.allowed}")
         return
     folder = asset_path(part.source)
+    if not any(folder.glob("*.safetensors")) and "dummy" not in (settings.engine.flags.get("extra_args") or ()):
+        yield Finding("missing", what, f"{folder} has no weights", "needed: a checkpoint with safetensors")
+        return
     way = ", sent to the host when it is needed" if sent else ""
     yield Finding("ok", what, f"{folder}, {revisions[role]}{way}")
 

@@ -6,17 +6,17 @@ import json
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from ddbench.errors import ConfigError
-from experiments.doctor import engine, host_script, machine, models
+from experiments.doctor import engine, host_script, machine, models, plain
 from experiments.doctor.findings import BAD, Finding, checked
 from experiments.engines import engine_of
-from experiments.hosts import hosts_of
+from experiments.hosts import check_python, check_workdir, hosts_of
 from experiments.settings import Settings, load_settings
 from experiments.store import RunFolder
 from experiments.typed import build
@@ -91,24 +91,39 @@ def _of_host(settings: Settings, asked: DoctorSettings) -> Iterator[Finding]:
 
 
 def _on_host(host: Host, settings: Settings, asked: DoctorSettings) -> Iterator[Finding]:
+    """Each cause is said once: what needs our scripts on the host is left out where they cannot run or be put there."""
+    no_python = list(checked("host python", lambda: _needed(check_python, host)))
+    no_scripts = no_python or list(checked("workdir", lambda: _needed(check_workdir, host)))
+    yield from no_scripts
     looked = _Environment(host, settings)
     yield from checked("python", looked.findings)
     if looked.ready:
         yield from checked("strategies", lambda: engine.strategy_findings(settings))
     else:
         yield Finding("note", "strategies", "not looked at without the engine")
-    yield from checked("gpu", lambda: _cards(host, settings))
-    yield from checked("port", lambda: machine.port_findings(host, settings))
-    yield from checked("models", lambda: _told(host, settings, asked, looked.python))
+    if no_scripts:
+        key = "host.python" if no_python else "host.workdir"
+        yield Finding("note", "gpu and port", f"not looked at without a {key} of use")
+    else:
+        yield from checked("gpu", lambda: _cards(host, settings))
+        yield from checked("port", lambda: machine.port_findings(host, settings))
+    python = looked.python or (None if no_python else host.config.python)
+    yield from checked("models", lambda: _told(host, settings, asked, python))
+
+
+def _needed(check: Callable[[Host], None], host: Host) -> Iterator[Finding]:
+    """Nothing where ``check`` is content; what it raises becomes a finding."""
+    check(host)
+    yield from ()
 
 
 class _Environment:
-    """The engine's environment. ``python``: an interpreter on the host for our own questions, the engine's if there is
-    one. ``ready``: whether the engine is there, as far as has been looked."""
+    """The engine's environment. ``python``: its interpreter on the host, or this one here, for our own questions; None
+    where there is none. ``ready``: whether the engine is there, as far as has been looked."""
 
     def __init__(self, host: Host, settings: Settings) -> None:
         self.host, self.settings = host, settings
-        self.python = sys.executable if host.is_local else host.config.python
+        self.python = sys.executable if host.is_local else None
         self.ready = False
 
     def findings(self) -> Iterator[Finding]:
@@ -120,10 +135,10 @@ class _Environment:
             yield from self._own()
 
     def _built_in(self) -> Iterator[Finding]:
-        if not self.host.is_local:
-            self.python = python_on(self.host.config)
-        found = list(engine.built_in_findings(self.host, self.python, self.settings.engine.device))
+        python = sys.executable if self.host.is_local else python_on(self.host.config)
+        found = list(engine.built_in_findings(self.host, python, self.settings.engine.device))
         self.ready = all(finding.state not in BAD for finding in found)
+        self.python = python if self.ready else self.python
         yield from found
 
     def _own(self) -> Iterator[Finding]:
@@ -178,21 +193,20 @@ def _flags(settings: Settings) -> dict[str, Any]:
         return settings.engine.flags
 
 
-def _told(host: Host, settings: Settings, asked: DoctorSettings, python: str) -> Iterator[Finding]:
-    """Clock, models and disk: what the host tells in one answer."""
+def _told(host: Host, settings: Settings, asked: DoctorSettings, python: str | None) -> Iterator[Finding]:
+    """Clock, models and disk: what the host tells in one answer, of ``python`` or, for None, of its coreutils."""
     parts = models.parts(settings)
     here = {role for role, part in parts.items() if models.travelling(part) or settings.model.kind == "random"}
     away = {role: part for role, part in parts.items() if role not in here}
     places = [str(Path(settings.output_dir).absolute())] if host.is_local else [host.config.workdir]
-    order = {"models": [[part.source, part.revision] for part in away.values()], "places": places}
-    script = Path(host_script.__file__)
     began = time.time()
-    done = host.run([python, "-", json.dumps(order)], timeout_s=SCRIPT_TIMEOUT_S, input=script.read_bytes())
+    if python is None:
+        told = plain.look(host, len(away), places)
+    else:
+        told = _answer(
+            host, python, {"models": [[part.source, part.revision] for part in away.values()], "places": places}
+        )
     ended = time.time()
-    try:
-        told = json.loads(done.stdout.splitlines()[-1])
-    except (ValueError, IndexError):
-        raise EngineFailure(f"{python} on {host.config.name} gives no answer ({done.said})") from None
     if not host.is_local:
         yield machine.clock_finding(told["time"], (began + ended) / 2, asked.clock_s)
     for role in sorted(here):
@@ -202,3 +216,14 @@ def _told(host: Host, settings: Settings, asked: DoctorSettings, python: str) ->
         yield models.told_finding(role, part, each, name)
     download = sum(each.get("gib", 0.0) for each in told["models"])
     yield from machine.disk_findings(told, asked.free_disk_gib, download)
+
+
+def _answer(host: Host, python: str, order: dict[str, Any]) -> dict[str, Any]:
+    """Of :mod:`experiments.doctor.host_script`, run there. Raises EngineFailure where it gives none."""
+    script = Path(host_script.__file__)
+    done = host.run([python, "-", json.dumps(order)], timeout_s=SCRIPT_TIMEOUT_S, input=script.read_bytes())
+    try:
+        told: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    except (ValueError, IndexError):
+        raise EngineFailure(f"{python} on {host.config.name} gives no answer ({done.said})") from None
+    return told

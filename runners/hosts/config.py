@@ -5,10 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Literal
 
 from ddbench.errors import ConfigError
 
+ENGINES = ("reference", "sglang", "vllm")
+LISTS = ("gpus", "hosts")
 SKUS = ("Workstation", "Server", "Max-Q")
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 ADDRESS = re.compile(r"[A-Za-z0-9_\[][A-Za-z0-9_.:%\[\]-]*")  # never begins with a dash, which ssh takes for an option
@@ -23,7 +26,8 @@ class HostConfig:
     ssh configuration, which then gives whatever is null here. ``key`` is a file with a private key, ``known_hosts`` one
     with the host's public key: a host whose key is not in it is refused. ``python`` is any Python >= 3.9 there, for our
     own small scripts; ``pythons`` are the interpreters of the engines' environments, by engine, used where
-    ``engine.python`` is null. Paths there may begin with ``~/``. ``workdir`` takes what ddbench installs there.
+    ``engine.python`` is null. Paths there may begin with ``~/``. ``workdir`` takes what ddbench installs there; a
+    relative path would lie wherever a login begins, and is refused.
 
     ``gpus`` are the GPUs that may be used, as ``nvidia-smi`` numbers them; None: all. The card as it should be:
     ``gpu_name`` a part of its name, ``sku``, ``power_limit_w`` watts, ``memory_clock_mhz`` its highest memory clock,
@@ -68,11 +72,18 @@ class HostConfig:
             _need(name, value, ssh or value is None, "null on a local host")
         if self.user is not None:
             _need("user", self.user, USER.fullmatch(self.user), "a user name, or null for your ssh configuration's")
+        for name in ("key", "known_hosts"):
+            value = getattr(self, name)
+            good = value is None or (_path(value) and '"' not in value)
+            _need(name, value, good, "a file's path on this machine, without a '\"', or null")
         good_port = self.port is None or 1 <= self.port <= 65535
         _need("port", self.port, good_port, "a port from 1 to 65535, or null for your ssh configuration's")
         for name in ("python", "workdir"):
             _need(name, getattr(self, name), _path(getattr(self, name)), "a path on the host; it may begin with ~/")
+        fixed = self.workdir.startswith(("/", "~/"))
+        _need("workdir", self.workdir, fixed, "a path on the host that begins with / or ~/")
         for engine, python in self.pythons.items():
+            _need(f"pythons.{engine}", python, engine in ENGINES, f"unknown key; known here: {', '.join(ENGINES)}")
             good = isinstance(python, str) and _path(python)
             _need(f"pythons.{engine}", python, python is None or good, "an interpreter on the host, or null")
         if self.gpus is not None:
@@ -81,6 +92,14 @@ class HostConfig:
         for name, unit in (("power_limit_w", "watts"), ("memory_clock_mhz", "MHz"), ("bf16_tflops", "TFLOP/s")):
             _need(name, getattr(self, name), _positive(getattr(self, name)), f"{unit} > 0, or null")
         _need("connect_timeout_s", self.connect_timeout_s, self.connect_timeout_s > 0, "seconds > 0")
+
+    def check_files(self) -> None:
+        """Raises ConfigError where ``key`` or ``known_hosts`` names no file of this machine."""
+        for name in ("key", "known_hosts"):
+            file = getattr(self, name)
+            _need(
+                name, file, file is None or Path(file).expanduser().is_file(), "a file on this machine; there is none"
+            )
 
     @property
     def bandwidth_gb_s(self) -> float | None:
@@ -96,6 +115,19 @@ class HostConfig:
     def destination(self) -> str:
         """``user@address`` as ssh takes it."""
         return f"{self.user}@{self.address}" if self.user else str(self.address)
+
+
+def check_lists(config: Mapping[str, Any], key: str = "host") -> None:
+    """Elsewhere a single value stands for a list of one; ``gpus=4`` and ``hosts=abc`` are more likely mistakes.
+
+    Raises:
+        ConfigError: a value that is to be a list, in a group ``host`` as it was written, and is none.
+    """
+    for name in LISTS:
+        value = config.get(name, ())
+        if not isinstance(value, list | tuple) and not (name == "gpus" and value is None):
+            allowed = "of GPU numbers, such as [0], or null for all" if name == "gpus" else "of hosts, such as [a,b]"
+            raise ConfigError(f"{key}.{name}", value, f"a list {allowed}")
 
 
 def environment_arguments(env: Mapping[str, str | None]) -> list[str]:

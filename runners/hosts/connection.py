@@ -43,6 +43,7 @@ class Connection:
         self.config = config
         self.folder: Path | None = None
         self._master: LocalProcess | None = None
+        self._reached = False  # once: what is refused after that is no mistake in the configuration
         self._lock = threading.RLock()
 
     def ensure(self) -> None:
@@ -50,7 +51,13 @@ class Connection:
         with self._lock:
             if not self.alive():
                 self._drop()
-                self._connect()
+                try:
+                    self._connect()
+                except ConfigError as error:
+                    if not self._reached:
+                        raise
+                    raise HostFailure(f"{self.name} was reached before, and is not now ({error})") from None
+                self._reached = True
 
     def alive(self) -> bool:
         """Whether the connection is there, as far as can be told from here."""
@@ -146,10 +153,7 @@ class Connection:
 
     def _connect(self) -> None:
         config = self.config
-        for key in ("key", "known_hosts"):
-            file = getattr(config, key)
-            if file is not None and not Path(file).expanduser().is_file():
-                raise ConfigError(f"host.{key}", file, "a file on this machine; there is none")
+        config.check_files()
         if shutil.which("ssh") is None:
             raise ConfigError("host.kind", config.kind, "local: there is no `ssh` program on this machine")
         if self.folder is None:

@@ -18,6 +18,7 @@ import ddbench.__main__ as door
 
 SERVER = "engine=vllm "
 SSH = "host=pro6000 "
+TOKEN = "hf_plantedTOKEN"
 SECONDS = "seconds > 0"
 INTEGER = "an integer >= 1"
 
@@ -99,7 +100,7 @@ REFUSED = [
     ("engine.cost.start_s=-1", "engine.cost.start_s=-1.0", "seconds >= 0"),
     ("+engine.flags.api_key=sk-planted", "engine.flags.api_key='(not shown)'", "no secret"),
     (SERVER + "engine.flags.extra_args=[--api-key,sk-planted]", "engine.flags.extra_args='(not shown)'", "no secret"),
-    (SERVER + "engine.url=http://me:planted@host:1", "engine.url=", "http://host:port"),
+    (SERVER + "engine.url=http://me:planted@host:1", "engine.url='http://<hidden>@host:1'", "http://host:port"),
     ("+hub_token=hf_planted", "hub_token='<hub_token hidden>': unknown key", "sweep"),
     (SERVER + "engine.port=0", "engine.port=0", "a port from 1 to 65535"),
     (SERVER + "engine.port=70000", "engine.port=70000", "a port from 1 to 65535"),
@@ -155,6 +156,26 @@ REFUSED = [
     (SSH + "host.port=70000", "host.port=70000", "a port from 1 to 65535"),
     (SSH + "host.user=-x", "host.user='-x'", "a user name"),
     (SSH + "'host.address=\"-oProxyCommand=x\"'", "host.address='-oProxyCommand=x'", "no options"),
+    (SSH + "host.gpus=0", "host.gpus=0", "a list of GPU numbers"),
+    (SSH + "host.hosts=abc", "host.hosts='abc'", "a list of hosts"),
+    (SSH + "host.hosts=[{address:a,gpus:0}]", "host.hosts[0].gpus=0", "a list of GPU numbers"),
+    (SSH + "+host.pythons.foo=x", "host.pythons.foo='x'", "reference, sglang, vllm"),
+    (SSH + "host.workdir=work", "host.workdir='work'", "begins with / or ~/"),
+    ("+host.workdir=work", "host.workdir='work'", "begins with / or ~/"),
+    (SSH + """host.key='a"b'""", """host.key='a"b'""", """without a '"'"""),
+    (SSH + "host.key=/nowhere/key dry_run=true", "host.key='/nowhere/key'", "there is none"),
+    (SSH + "host.known_hosts=/nowhere/known dry_run=true", "host.known_hosts='/nowhere/known'", "there is none"),
+    ("host=pro6000_pool host.key=/nowhere/key dry_run=true", "host.key='/nowhere/key'", "there is none"),
+    (SSH + "host.key=~/.ssh/ddbench", "'host.key=~/.ssh/ddbench': not a Hydra", "\"host.key='~/.ssh/ddbench'\""),
+    # secrets: HF_TOKEN is in the environment
+    ("run_id=" + TOKEN, "run_id='(not shown)'", "the value of HF_TOKEN"),
+    ("tracking.project=x" + TOKEN, "tracking.project='(not shown)'", "the value of HF_TOKEN"),
+    ("tracking.tags=[a," + TOKEN + "]", "tracking.tags='(not shown)'", "the value of HF_TOKEN"),
+    ("workload.path=/data/" + TOKEN, "workload.path='(not shown)'", "the value of HF_TOKEN"),
+    ("output_dir=${oc.env:HF_TOKEN}", "output_dir='(not shown)'", "the value of HF_TOKEN"),
+    (SERVER + "+engine.flags.note=" + TOKEN, "engine.flags.note='(not shown)'", "the value of HF_TOKEN"),
+    (SERVER + "+engine.flags." + TOKEN + "=1", "engine.flags='(not shown)'", "the value of HF_TOKEN"),
+    (SERVER + "engine.flags.extra_args=[--api-key=planted]", "'engine.flags.extra_args=[--api-key=<hidden>]'", "Hydra"),
     ("tracking.mode=sometimes", "tracking.mode='sometimes'", "offline, online, disabled"),
     ("tracking.tags=3", "tracking.tags=3", "a text"),
     ("report.figures=maybe", "report.figures='maybe'", "true or false"),
@@ -202,6 +223,7 @@ def arguments(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[st
     """Those of a small sweep that is in order, in a folder of its own."""
     monkeypatch.chdir(folder)
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.setenv("HF_TOKEN", TOKEN)
     yield [
         *("experiment=smoke", "model=tiny_untrained", "tracking=none", "report.figures=false", "workload=file"),
         *("workload.path=prompts.jsonl", "workload.warmup_path=warmup.jsonl", "load.max_new_tokens=6"),
@@ -248,5 +270,6 @@ def test_one_line_and_nothing_started(
     (line,) = told.err.splitlines()
     assert line.startswith(f"error: {begins}")
     assert allowed in line.removeprefix(f"error: {begins}")
+    assert "planted" not in line
     assert told.out == ""
     assert not (folder / "outputs").exists()

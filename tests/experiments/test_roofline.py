@@ -44,7 +44,9 @@ def test_the_tiny_target_in_float32() -> None:
 
 
 def test_bandwidth_as_the_host_says() -> None:
-    assert roofline(settings("host.memory_bytes_per_s=1_000_000"), None).gpu_bytes_per_s == 1_000_000
+    said = "host.memory_bytes_per_s=1_000_000"
+    assert roofline(settings(said, "engine.device=cuda"), None).gpu_bytes_per_s == 1_000_000
+    assert roofline(settings(said), None).gpu_bytes_per_s is None  # no GPU is used
     assert settings("host=pro6000").host.memory_bytes_per_s == 1_792_000_000_000
 
 

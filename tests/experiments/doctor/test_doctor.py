@@ -207,6 +207,23 @@ def test_over_ssh(doctor: Any, server: SshServer, tmp_path: Path) -> None:
     assert "its key is not there" in found(doctor(*there), "wrong", "host")
 
 
+def test_one_cause_is_one_finding(doctor: Any, server: SshServer, tmp_path: Path) -> None:
+    """Without a Python for our scripts, and with no place for them: the rest is looked at all the same."""
+    there = [*server.overrides(), "host.gpu_name=null", "host.sku=null", "host.power_limit_w=null", "model=tiny"]
+    python = f"host.pythons.reference={sys.executable}"
+    (tmp_path / "file").touch()
+    for bad, what in (("host.python=/nope", "host python"), (f"host.workdir={tmp_path}/file/x", "workdir")):
+        summary = doctor(*there, python, bad)
+        assert bad.partition("=")[0] in found(summary, "wrong", what)
+        assert summary["checks"]["wrong"] + summary["checks"]["missing"] == 1
+        assert "not looked at" in found(summary, "note", "gpu and port")
+        said = "\n".join(summary["lines"])
+        for seen in ("python", "strategy ddtree", "clock", "model target", "disk"):
+            assert f"ok       {seen} " in said, said
+    said = "\n".join(doctor(*there, "host.python=/nope", "host.pythons.reference=/nope")["lines"])
+    assert "ok       disk " in said, said  # by df
+
+
 def test_clocks_revisions_and_files(tmp_path: Path) -> None:
     assert clock_finding(100.0, 99.0, 5.0) == Finding("ok", "clock", "1.0 s ahead of ours")
     assert clock_finding(0.0, 99.0, 5.0).state == "wrong"
