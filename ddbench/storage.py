@@ -92,9 +92,10 @@ def check_version(path: Path, version: object) -> None:
 
 
 def damaged(path: Path) -> bool:
-    """Whether a Parquet file is missing, or cut or overwritten so that its end cannot be read. Pages are not read."""
+    """Whether a Parquet file is missing, cut or overwritten. All of it is read, and the checksums of its pages seen to;
+    its version is not."""
     try:
-        pq.read_metadata(path)
+        pq.read_table(path, page_checksum_verification=True)
     except (OSError, pa.ArrowException):
         return True
     return False

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,6 +14,7 @@ from ddbench.records import Attempt, Cell
 from experiments.diagnosis import INFRASTRUCTURE, diagnosed
 from experiments.fallback import checked
 from experiments.interrupt import Stop
+from experiments.outage import Outage
 from experiments.progress import Progress, describe, duration, warn
 from experiments.settings import FaultSettings
 from experiments.store import RunFolder
@@ -30,15 +32,22 @@ Measure = Callable[[Cell, Path], CellOutcome]
 
 
 def repeated(
-    cell: Cell, folder: RunFolder, measure: Measure, faults: FaultSettings, stop: Stop
+    cell: Cell, folder: RunFolder, measure: Measure, faults: FaultSettings, stop: Stop, outage: Outage | None = None
 ) -> tuple[Path, CellOutcome, tuple[Attempt, ...]]:
     """Measures a cell, and again, ``faults.retries`` times at most, while it is an infrastructure that breaks.
 
-    A GPU that another engine holds is waited for, which is no try.
+    A GPU that another engine holds is waited for, which is no try. A cell that failed while its host, that of
+    ``outage``, does not answer is ``lost``, whatever it looked like; the host is waited for. A cell that was lost with
+    a host is tried at least once more.
 
     Returns the folder and the outcome of the last try, and the tries before it. Their logs are ``attempt-<n>.log`` of
-    the folder. Raises OSError for a folder that cannot be made.
+    the folder.
+
+    Raises:
+        HostAway: the host does not come back.
+        OSError: a folder cannot be made.
     """
+    outage = outage or Outage()
     attempts: list[Attempt] = []
     logs: list[bytes] = []
     told, until = False, time.monotonic() + faults.gpu_wait_s
@@ -55,10 +64,16 @@ def repeated(
                 warn(f"{outcome.reason}; waiting for it, {duration(faults.gpu_wait_s)} at most")
             _wait(BUSY_S, stop)
             continue
-        if kind not in INFRASTRUCTURE or len(attempts) >= faults.retries or stop.asked is not None:
+        retries = faults.retries
+        if outcome.status == "failed" and kind not in ("memory", "disk") and stop.asked is None and outage.wait(stop):
+            kind = "lost"  # whatever it looked like
+            outcome = replace(outcome, kind=kind)
+        if kind == "lost" and outage.remote:
+            retries = max(1, retries)
+        if kind not in INFRASTRUCTURE or len(attempts) >= retries or stop.asked is not None:
             return place, outcome, tuple(attempts)
         reason = outcome.reason or ""
-        warn(f"{describe(cell)}: {reason}; try {len(attempts) + 2} of {faults.retries + 1}")
+        warn(f"{describe(cell)}: {reason}; try {len(attempts) + 2} of {retries + 1}")
         log = place / LOG
         logs.append(log.read_bytes() if log.exists() else b"")
         attempts.append(

@@ -110,6 +110,10 @@ def _report(folder: RunFolder, report: ReportSettings) -> dict[str, Any]:
     lost = sorted(path.name for path in folder.cells.iterdir() if path.is_dir() and path.name not in finished)
     if lost:
         warn(f"{len(lost)} cells have no readable final status and are left out: {', '.join(lost[:5])}")
+    for name in sorted(finished):
+        broken = folder.broken(name)
+        if broken is not None:
+            warn(f"cells/{name}/{broken} is missing or damaged: the cell counts as failed")
     paths = build_report(folder.path, figures=report.figures)
     return {"report": str(paths.report), "results": str(paths.results), "cells": folder.counts(paths.suspect_cells)}
 

@@ -43,6 +43,7 @@ class RunFolder:
         self.claims = Claims(path / ".claims", heartbeat_s, stale_s)
         self._running = path / ".running" / self.claims.owner.name
         self._told: set[str] = set()  # damaged cells that were spoken of
+        self._whole: dict[Path, Stamp] = {}  # tables that were read to their end, and what they were then
 
     def check_writable(self) -> None:
         """Raises ConfigError when the folder cannot be made or written; leaves no trace of the attempt."""
@@ -112,7 +113,7 @@ class RunFolder:
         if not folder.exists():
             return None
         status = _final_status(folder)
-        broken = "status.json" if status is None else _broken(folder)
+        broken = "status.json" if status is None else self._broken(folder)
         if broken is None:
             return status
         if cell.cell_id not in self._told:
@@ -192,11 +193,41 @@ class RunFolder:
     def counts(self, doubted: Collection[str] = ()) -> dict[str, int]:
         """Cells of the folder by final status; those that are ``doubted`` and ended well count as suspect.
 
-        A cell whose tables are damaged counts as failed.
+        A cell whose tables or cell.yaml are missing or damaged counts as failed, as in a report.
         """
-        final = {name: _counted(self.cells / name) for name in self.ids()}
+        final = {name: self._counted(self.cells / name) for name in self.ids()}
         counts = Counter("suspect" if s == "ok" and name in doubted else s for name, s in final.items())
         return {status: counts[status] for status in FINAL_STATUSES}
+
+    def broken(self, cell_id: str) -> str | None:
+        """The first file of a cell with a final status that is missing or damaged; None for a whole one."""
+        return self._broken(self.cells / cell_id)
+
+    def _counted(self, folder: Path) -> str | None:
+        return _final_status(folder) if self._broken(folder) is None else "failed"
+
+    def _broken(self, folder: Path) -> str | None:
+        """The first file of a finished cell that is missing or damaged; None for a whole one."""
+        status = _read_json(folder / "status.json")
+        if not _is_cell(folder):
+            return "cell.yaml"
+        if not isinstance(status, dict) or status.get("status") not in MEASURED:
+            return None
+        names = status.get("tables", ["requests.parquet"])  # an older one does not list them
+        return next((name for name in names if not self._is_whole(folder / name)), None)
+
+    def _is_whole(self, table: Path) -> bool:
+        """Whether a table can be read to its end; read once, as long as the file does not change."""
+        try:
+            stat = table.stat()
+        except OSError:
+            return False
+        stamp = stat.st_ino, stat.st_mtime_ns
+        if self._whole.get(table) != stamp:
+            if damaged(table):
+                return False
+            self._whole[table] = stamp
+        return True
 
 
 def _row(cell: Cell) -> dict[str, Any]:
@@ -220,21 +251,6 @@ def _final_status(folder: Path) -> str | None:
         ) from None
     status = data.get("status")
     return status if status in FINAL_STATUSES else None
-
-
-def _counted(folder: Path) -> str | None:
-    return _final_status(folder) if _broken(folder) is None else "failed"
-
-
-def _broken(folder: Path) -> str | None:
-    """The first file of a finished cell that is missing or cut; None for a whole one."""
-    status = _read_json(folder / "status.json")
-    if not _is_cell(folder):
-        return "cell.yaml"
-    if not isinstance(status, dict) or status.get("status") not in MEASURED:
-        return None
-    names = status.get("tables", ["requests.parquet"])  # an older one does not list them
-    return next((name for name in names if damaged(folder / name)), None)
 
 
 def _is_cell(folder: Path) -> bool:

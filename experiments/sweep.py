@@ -26,6 +26,7 @@ from experiments.hosts import claimed
 from experiments.interrupt import Interrupted, interruptible
 from experiments.listing import print_plan
 from experiments.models import pickled, resolve
+from experiments.outage import HostAway, Outage
 from experiments.plan import Facts, Plan, make_plan
 from experiments.progress import Progress, counted, duration, say, say_briefly, warn
 from experiments.report import summarise, tracker
@@ -93,12 +94,14 @@ class Ended:
     """How the measuring ended early, all None where it did not.
 
     ``signal``: the one that asked for it. ``why``: in words. ``error``: what broke. ``now``: no report is wanted.
+    ``report``: one is, though something broke.
     """
 
     signal: str | None = None
     why: str | None = None
     error: str | None = None
     now: bool = False
+    report: bool = False
 
 
 def _talk(settings: Settings, facts: Facts, workload: Workload, folder: RunFolder) -> Talk:
@@ -262,7 +265,9 @@ def _measure(
             if runner is not None:
                 recorder.start()  # beside the engine, so that it takes no time of its own
                 say_briefly(f"starting the {settings.engine.name} engine with {settings.model.name}")
-                environment = _environment(settings, workload, talk, started(runner, settings.faults))
+                environment = _environment(
+                    settings, workload, talk, started(runner, settings.faults, _outage(settings))
+                )
                 for warning in (environment.get("engine_warning"), *environment["host_warnings"]):
                     if warning:
                         warn(warning)
@@ -287,6 +292,8 @@ def _measure(
             return Ended(signal.name, f"{signal.name}: the running cell is lost", now=stop.asked is not None)
         except DiskFull as error:
             return _broken_off(str(error))
+        except HostAway as error:
+            return replace(_broken_off(str(error)), report=True)
         except EngineFailure as error:
             return _broken_off(f"the {settings.engine.name} engine: {error}")
         except OSError as error:
@@ -308,7 +315,11 @@ def _broken_off(error: str) -> Ended:
 
 def _rules(settings: Settings, facts: Facts) -> Rules:
     sharing = Sharing(facts.engine.server_per_arm, settings.faults.wait)
-    return Rules(settings.load.warmup_tokens, settings.load.restart, settings.faults, sharing)
+    return Rules(settings.load.warmup_tokens, settings.load.restart, settings.faults, sharing, _outage(settings))
+
+
+def _outage(settings: Settings) -> Outage:
+    return Outage(settings.host, settings.faults.host_wait_s)
 
 
 def _environment(settings: Settings, workload: Workload, talk: Talk, engine: dict[str, Any] | None) -> dict[str, Any]:
@@ -357,7 +368,8 @@ def _finish(settings: Settings, folder: RunFolder, ended: Ended, recorder: Recor
     """The report of what is there, and the summary. A report that fails takes nothing from the stored cells."""
     extra: dict[str, Any] = {"interrupted": ended.signal, "error": ended.error}
     extra = {name: value for name, value in extra.items() if value is not None}
-    if not folder.ids() or ended.now or ended.error or not settings.report.build:
+    broken = ended.error is not None and not ended.report
+    if not folder.ids() or ended.now or broken or not settings.report.build:
         return {**_summary(folder), **extra}
     try:
         summary = summarise(folder, settings.report, recorder)

@@ -73,11 +73,13 @@ def turns(
             elsewhere()
         if not left:
             return
-        if not told:
+        who = _who(left, folder)
+        if who is not None and not told:
             told = True
             idle()
-            say(f"{counted(len(left), 'cell')} left, all with other processes: {_who(left, folder)}")
-        if not sharing.wait:
+            then = "waiting for the end of it" if sharing.wait else "faults.wait=false, so this process ends"
+            say(f"{counted(len(left), 'cell')} left, claimed by {who}; {then}")
+        if who is not None and not sharing.wait:
             return
         time.sleep(POLL_S)
 
@@ -113,8 +115,10 @@ def _take(left: Sequence[Todo], folder: RunFolder, sharing: Sharing) -> Todo | N
     return None
 
 
-def _who(left: Sequence[Todo], folder: RunFolder) -> str:
-    """The processes that have these cells."""
+def _who(left: Sequence[Todo], folder: RunFolder) -> str | None:
+    """The processes that have these cells, in words; None where they have been given up meanwhile."""
     claims = folder.claims.others()
-    owners = {claims[each.planned.cell.cell_id].owner for each in left if each.planned.cell.cell_id in claims}
-    return ", ".join(sorted(f"{owner.host} pid {owner.pid}" for owner in owners if owner)) or "unknown"
+    held = [claims[each.planned.cell.cell_id] for each in left if each.planned.cell.cell_id in claims]
+    names = {f"process {claim.owner.pid} on {claim.owner.host}" for claim in held if claim.owner is not None}
+    unread = any(claim.owner is None for claim in held)  # its file is damaged, or is being written
+    return ", ".join([*sorted(names), *(["a process that its claim does not name"] if unread else [])]) or None

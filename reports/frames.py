@@ -19,6 +19,7 @@ from ddbench.storage import SCHEMA_VERSION, NewerSchema, check_version, read_par
 
 # Cells that gave requests to count. A failed cell may have left some behind: they are not evidence.
 MEASURED = ("ok", "suspect")
+NAMELESS = "counted as failed if it has a final status; in no table, since nothing says which arm it was"
 
 CELLS = pa.schema(
     [
@@ -127,6 +128,8 @@ def _read_run(run: Path) -> Stored:
     problems: list[str] = []
     for folder in sorted((run / "cells").glob("*")):
         if not (folder / "cell.yaml").is_file():
+            if folder.is_dir():
+                problems.append(f"cells/{folder.name}/cell.yaml is missing: {NAMELESS}")
             continue
         row = _cell_row(run, folder, problems)
         if row is None:
@@ -177,7 +180,7 @@ def _cell_row(run: Path, folder: Path, problems: list[str]) -> dict[str, Any] | 
     try:
         cell = Cell.from_dict(yaml.safe_load((folder / "cell.yaml").read_text()))
     except (yaml.YAMLError, ValueError, TypeError, KeyError, AttributeError) as error:
-        problems.append(f"cells/{folder.name}/cell.yaml cannot be read ({type(error).__name__}): left out")
+        problems.append(f"cells/{folder.name}/cell.yaml cannot be read ({type(error).__name__}): {NAMELESS}")
         return None
     flat = asdict(cell)
     arm = flat.pop("arm")
@@ -187,9 +190,11 @@ def _cell_row(run: Path, folder: Path, problems: list[str]) -> dict[str, Any] | 
         status = {}
         problems.append(f"cells/{folder.name}/status.json cannot be read: counted as unfinished")
     check_version(folder / "status.json", status.get("schema"))
-    measured = status.get("status") in MEASURED
-    if measured and not (folder / "requests.parquet").is_file():
-        status = {**status, "status": "failed", "reason": "requests.parquet is missing"}
+    tables = ("requests.parquet", *(status.get("tables") or ())) if status.get("status") in MEASURED else ()
+    missing = next((name for name in tables if not (folder / name).is_file()), None)
+    if missing is not None:
+        problems.append(f"cells/{folder.name}/{missing} is missing: counted as failed")
+        status = {**status, "status": "failed", "reason": f"{missing} is missing"}
     flat["dataset"] = flat.pop("workload")
     return {
         **dict.fromkeys(CELLS.names),
@@ -221,7 +226,9 @@ def _tables(folder: Path, row: dict[str, Any], problems: list[str]) -> dict[str,
         try:
             found[name] = _table(folder / f"{name}.parquet", schema)
         except (pa.ArrowException, OSError) as error:
-            problems.append(f"cells/{folder.name}/{name}.parquet cannot be read ({type(error).__name__})")
+            problems.append(
+                f"cells/{folder.name}/{name}.parquet cannot be read ({type(error).__name__}): counted as failed"
+            )
             row |= {"status": "failed", "reason": f"{name}.parquet cannot be read"}
             return {each: kind.empty_table() for each, kind in schemas.items()}
     return found

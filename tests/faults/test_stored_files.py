@@ -160,3 +160,22 @@ def test_damaged_cells_are_measured_again_and_no_others(sweeps: Sweeps) -> None:
     after = {path.name: (path / "status.json").read_text() for path in (run / "cells").iterdir()}
     assert {name for name in before if before[name] != after[name]} == {first, second, third}
     assert "Traceback" not in err
+
+
+def test_one_wrong_byte_of_a_page_is_seen_by_sweeps_and_reports(sweeps: Sweeps, tmp_path: Path) -> None:
+    run = copied(sweeps, tmp_path)
+    first, second, third, *_ = sorted((run / "cells").iterdir())
+    table = first / "requests.parquet"
+    data = bytearray(table.read_bytes())
+    column = pq.read_metadata(table).row_group(0).column(0)
+    data[column.dictionary_page_offset + column.total_compressed_size - 1] ^= 0x01  # the last of its page
+    table.write_bytes(data)
+    (second / "cell.yaml").unlink()
+    (third / "telemetry.parquet").unlink()
+    stored = read_run(run)
+    broken = {folder.name: RunFolder(run).broken(folder.name) for folder in (first, second, third)}
+    assert list(broken.values()) == ["requests.parquet", "cell.yaml", "telemetry.parquet"]
+    assert RunFolder(run).counts() == {"ok": CELLS - 3, "unsupported": 0, "failed": 3, "suspect": 0}
+    assert stored.cells["status"].value_counts().to_dict() == {"ok": CELLS - 3, "failed": 2}
+    for name, file in broken.items():
+        assert sum(f"cells/{name}/{file}" in problem for problem in stored.problems) == 1

@@ -52,6 +52,17 @@ def test_a_host_that_is_down(server: SshServer) -> None:
         reached(config)
 
 
+def test_what_is_of_no_use_there_is_found_at_the_door(server: SshServer, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    for place in (tmp_path / "file" / "x", "/proc/x"):  # a folder that cannot be, whoever asks
+        with pytest.raises(ConfigError, match=r"host\.workdir=.*: a folder on host loopback to write into"):
+            reached(server.config(workdir=str(place)))
+    with pytest.raises(ConfigError, match=r"host\.python='/nope': a Python >= 3\.9 on host loopback"):
+        reached(server.config(python="/nope"))
+    reached(server.config(workdir=str(tmp_path / "new" / "er")))
+    assert not (tmp_path / "new").exists()
+
+
 def test_a_host_that_does_not_answer_is_given_up(server: SshServer, tmp_path: Path) -> None:
     """Something listens, and says nothing."""
     code = (
