@@ -16,13 +16,19 @@ from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
 import ddbench
+import ddbench.__main__ as door
 from ddbench.__main__ import conf_folder
 from ddbench.errors import ConfigError
+from experiments.asked import Asked, ChangingRunner
+from experiments.contexts import Talk
 from experiments.engines.reference import REFERENCE
 from experiments.engines.vllm import VLLM
 from experiments.estimate import server_starts
 from experiments.plan import Facts, make_plan, make_plan_of
 from experiments.settings import Settings, WorkloadSettings, load_settings
+from experiments.workloads import Workload
+from runners.base import CellJob, CellOutcome, EngineFailure, Prompt
+from runners.reference import ReferenceRunner
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tests" / "runners" / "vllm"))
@@ -36,36 +42,6 @@ KNOWN = {
     "engine=vllm workload=gsm8k": "e8ba2e1aa55f9915",
 }
 
-# The command line, with a line in starts.txt for each start of the reference engine.
-COUNTED = """
-import sys
-from runners.reference import ReferenceRunner
-
-start = ReferenceRunner.start
-
-def counted(self):
-    with open("starts.txt", "a") as file:
-        file.write("start\\n")
-    return start(self)
-
-if __name__ == "__main__":
-    ReferenceRunner.start = counted
-    from ddbench.__main__ import main
-    main()
-"""
-
-
-@dataclass(frozen=True)
-class Ended:
-    code: int
-    out: str
-    err: str
-
-    @property
-    def cells(self) -> dict[str, int]:
-        counts: dict[str, int] = json.loads(self.out.strip().splitlines()[-1])["cells"]
-        return counts
-
 
 @dataclass(frozen=True)
 class Place:
@@ -73,35 +49,41 @@ class Place:
 
     folder: Path
 
-    def run(self, *overrides: str, multirun: bool = False) -> Ended:
-        command = [
-            *(sys.executable, "counted.py", *(["--multirun"] if multirun else [])),
+    @property
+    def arguments(self) -> list[str]:
+        """Those of a small sweep."""
+        return [
             *(f"hydra.searchpath=[file://{self.folder}/conf]", "experiment=smoke", "model=tiny_untrained"),
             *("tracking=none", "report.build=false", "report.figures=false", "engine.threads=1"),
             *("load.max_new_tokens=5", "load.warmup_tokens=2", "sweep.batch_size=[1]", "sweep.nodes=[8]"),
-            *("sweep.width=[2]", "sweep.depth=[7]", "sweep.strategy=[autoregressive,dflash]", *overrides),
+            *("sweep.width=[2]", "sweep.depth=[7]", "sweep.strategy=[autoregressive,dflash]"),
         ]
+
+    def run(self, *overrides: str) -> subprocess.CompletedProcess[str]:
+        """The command line."""
         environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
-        done = subprocess.run(
+        command = [sys.executable, "-m", "ddbench", *self.arguments, *overrides]
+        return subprocess.run(
             command, cwd=self.folder, env=environment, capture_output=True, text=True, timeout=240, check=False
         )
-        return Ended(done.returncode, done.stdout, done.stderr)
+
+    def here(self, *overrides: str) -> int:
+        """The same in this process; the engine has one of its own."""
+        words = [*self.arguments, *overrides]
+        with pytest.MonkeyPatch.context() as patch:
+            patch.chdir(self.folder)
+            patch.setattr(sys, "argv", ["ddbench", *words])
+            with initialize_config_dir(str(conf_folder()), version_base="1.3"):
+                config = compose("config", overrides=words)
+            return door._run_job(config, "here")
 
     def path(self, run_id: str) -> Path:
         return self.folder / "outputs" / "smoke" / run_id
-
-    def starts(self) -> int:
-        """How often the engine was started since the last question."""
-        file = self.folder / "starts.txt"
-        count = len(file.read_text().splitlines()) if file.exists() else 0
-        file.unlink(missing_ok=True)
-        return count
 
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Place:
     folder = tmp_path_factory.mktemp("several")
-    (folder / "counted.py").write_text(COUNTED)
     (folder / "conf" / "workload").mkdir(parents=True)
     for name, turns in (("one", [["one a"], ["one b, longer"]]), ("two", [["two a", "and then?"], ["two b"]])):
         rows = [{"id": f"p{i}", "category": "ab"[i], "turns": each} for i, each in enumerate(turns)]
@@ -123,22 +105,24 @@ def answers(run: Path) -> dict[str, list[Any]]:
     return found
 
 
-def test_one_start_measures_the_cells_of_two_runs(place: Place) -> None:
-    apart = place.run("workload=one,two", "run_id=apart", multirun=True)
-    assert apart.code == 0, apart.err
-    assert place.starts() == 2
-    again = place.run("workloads=[one,two]", "run_id=apart")
-    assert again.code == 0, again.err
-    assert "4 of 4 cells are done already" in again.err
-    assert place.starts() == 0
-    both = place.run("workloads=[one,two]", "run_id=both", "report.build=true")
-    assert both.code == 0, both.err
-    assert place.starts() == 1
-    assert both.cells == {"ok": 4, "unsupported": 0, "failed": 0, "suspect": 0}
+def test_one_start_measures_the_cells_of_two_runs(
+    place: Place, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    starts: list[ReferenceRunner] = []
+    start = ReferenceRunner.start
+    monkeypatch.setattr(ReferenceRunner, "start", lambda self: (starts.append(self), start(self))[1])
+    assert place.here("workloads=[one,two]", "run_id=both") == 0
+    assert len(starts) == 1
+    told = capsys.readouterr().err
+    assert place.here("workload=one", "run_id=apart") == 0
+    assert place.here("workload=two", "run_id=apart") == 0
+    assert place.here("workloads=[one,two]", "run_id=apart") == 0
+    assert "4 of 4 cells are done already" in capsys.readouterr().err
+    assert len(starts) == 3
     found = answers(place.path("both"))
     assert found == answers(place.path("apart"))
     assert Counter(len(rows) for rows in found.values()) == {2: 2, 3: 2}  # the second set has a second turn
-    lines = [line.split("] ")[1] for line in both.err.splitlines() if ": ok in" in line]
+    lines = [line.split("] ")[1] for line in told.splitlines() if ": ok in" in line]
     assert [line.partition(": ")[0] for line in lines] == ["one", "one", "two", "two"]
 
     environment = json.loads((place.path("both") / "environment.json").read_text())
@@ -149,6 +133,7 @@ def test_one_start_measures_the_cells_of_two_runs(place: Place) -> None:
     assert environment["workloads"]["two"]["contexts"] is not None
     assert set(environment["prompt_tokens"]) == {"one", "two"}
 
+    assert place.here("experiment=report", f"+run={place.path('both')}") == 0
     results = ddbench.load(place.path("both")).results
     assert Counter(results.dataset) == {"one": 2, "two": 2}
     chains = results[results.strategy == "dflash"]
@@ -170,10 +155,10 @@ def test_a_server_for_each_arm_measures_all_workloads(place: Place) -> None:
     python.write_text(f'#!/bin/sh\ncase "$*" in *--port*) echo start >> {starts};; esac\nexec {program} "$@"\n')
     python.chmod(0o755)
     server = ("engine=vllm", "engine.device=cpu", f"engine.python={python}", "sweep.strategy=[autoregressive]")
-    done = place.run("workloads=[one,two]", "workload.turns=first", "load.blocks=2", "load.gaps=false", *server)
-    assert done.code == 0, done.err
-    assert done.cells["ok"] == 4
-    assert place.starts() == 2
+    asked = ("workloads=[one,two]", "workload.turns=first", "load.blocks=2", "load.gaps=false", "run_id=served")
+    assert place.here(*server, *asked) == 0
+    assert len(list(place.path("served").glob("cells/*/requests.parquet"))) == 4
+    assert len(starts.read_text().splitlines()) == 2
 
 
 def settings(*overrides: str) -> Settings:
@@ -235,11 +220,75 @@ def test_two_of_one_name_are_refused() -> None:
         (["workloads=[one,nope]"], "workloads='nope': one of aime, alpaca, file"),
         (["workloads=[one,two]", "workload.path=x"], "workload.path='x': left out beside workloads"),
         (["workloads=[one,two]", "workload=two"], "workload='two': left out: workloads names all"),
+        (["workload=[one,two]"], "workload='[one,two]': one name; several are measured with workloads=[one,two]"),
+        (["workloads=[one,two]", "experiment=aa_check"], "workloads=['one', 'two']: null: one arm is measured"),
     ],
 )
-def test_what_cannot_be_is_refused_in_a_line(place: Place, given: list[str], line: str) -> None:
-    done = place.run(*given)
-    assert done.code == 2
-    (told,) = done.err.splitlines()
+def test_what_cannot_be_is_refused_in_a_line(
+    place: Place, given: list[str], line: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert place.here(*given) == 2
+    (told,) = capsys.readouterr().err.splitlines()
     assert told.startswith(f"error: {line}")
-    assert not done.out
+
+
+def test_the_command_line_lists_the_cells_of_all(place: Place) -> None:
+    done = place.run("workloads=[two,one]", "dry_run=true", "sweep.strategy=[autoregressive]", "load.blocks=2")
+    assert done.returncode == 0, done.stderr
+    cells = [line.partition("GiB  ")[2] for line in done.stdout.splitlines() if "autoregressive" in line]
+    plain = "autoregressive, batch 1"
+    assert cells == [f"two: {plain}", f"one: {plain}", f"two: {plain}, block 1", f"one: {plain}, block 1"]
+    assert "with 2 starts of the engine" in done.stderr
+
+
+class Engine:
+    """Notes what is asked of it; the thing under test is when."""
+
+    def __init__(self) -> None:
+        self.log: list[str] = []
+        self.fails = False
+
+    def start(self) -> dict[str, Any]:
+        self.log.append("start")
+        return {}
+
+    def ask(self, prompts: tuple[Prompt, ...], warmup: tuple[Prompt, ...] | None = None) -> dict[str, Any]:
+        assert warmup is not None
+        self.log.append(f"ask {prompts[0].id}, warm {warmup[0].id}")
+        if self.fails:
+            raise EngineFailure("gone")
+        return {}
+
+    def run_cell(self, job: CellJob, on_progress: Any) -> CellOutcome:
+        self.log.append(f"cell {job.cell.workload}")
+        return CellOutcome("ok", None)
+
+    def texts(self, token_ids: Any) -> list[str]:
+        return []
+
+    def stop(self) -> None:
+        self.log.append("stop")
+
+
+def test_the_engine_is_asked_when_the_workload_changes_and_again_after_a_failure(tmp_path: Path) -> None:
+    def asked(name: str) -> Asked:
+        prompts, warmup = (Prompt(name, name, "c", ("text",)),), (Prompt(f"warm-{name}", name, "c", ("warm",)),)
+        return Asked(settings(f"workload={name}"), Workload(prompts, warmup, {}), Talk(prompts, {}))
+
+    each = [asked(name) for name in NAMES]
+    jobs = {
+        one.label: CellJob(make_plan(one.settings, one.talk.told(FACTS)).cells[0].cell, tmp_path, 1) for one in each
+    }
+    engine = Engine()
+    runner = ChangingRunner(engine, each, FACTS)
+    for name in ("gsm8k", "gsm8k", "mbpp"):
+        runner.run_cell(jobs[name], None)
+    first, other = "ask gsm8k, warm warm-gsm8k", "ask mbpp, warm warm-mbpp"
+    assert engine.log == [first, "cell gsm8k", "cell gsm8k", other, "cell mbpp"]
+    engine.log, engine.fails = [], True
+    with pytest.raises(EngineFailure):
+        runner.run_cell(jobs["gsm8k"], None)
+    engine.fails = False
+    runner.start()
+    runner.run_cell(jobs["mbpp"], None)  # what the engine was asked last is not known
+    assert engine.log == [first, "start", other, "cell mbpp"]
