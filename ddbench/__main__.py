@@ -29,6 +29,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from ddbench.errors import ConfigError, JobEnded
 from ddbench.redaction import USER, hide, learn, redact, secret_in
+from ddbench.several import with_workloads
 
 SIGNAL_EXIT = {"SIGINT": 130, "SIGTERM": 143}
 
@@ -77,6 +78,7 @@ def conf_folder() -> Path:
 def _run_job(config: DictConfig, run_id: str) -> int:
     try:
         plain: dict[str, Any] = OmegaConf.to_container(config, resolve=True)  # type: ignore[assignment]
+        plain = with_workloads(plain, conf_folder())
         learn(plain)
         _refuse_secrets(plain)
         summary = _experiment(plain.get("_target_"))(plain, run_id)

@@ -11,7 +11,7 @@ from ddbench.errors import ConfigError
 from experiments import sweep
 from experiments.engines import engine_of
 from experiments.progress import warn
-from experiments.settings import Settings, load_settings
+from experiments.settings import Settings, load_settings, one_workload
 from experiments.typed import build
 
 AXES = ("strategy", "batch_size", "temperature", "width", "depth", "nodes")
@@ -55,6 +55,7 @@ def run(config: Mapping[str, Any], run_id: str) -> dict[str, Any]:
 
 def _one_point(settings: Settings) -> None:
     """Raises ConfigError where the sweep has more than one point."""
+    one_workload(settings, "one arm is measured against itself on one workload")
     shapeless = settings.sweep.strategy == ("autoregressive",)
     for axis in AXES[:3] if shapeless else AXES:
         values = getattr(settings.sweep, axis)

@@ -77,6 +77,7 @@ class DrafterRunner:
             first_of_kind.setdefault(kinds[source], source)
         self._to_try = list(first_of_kind.values())
         self._prompts: tuple[Prompt, ...] | None = None
+        self._warmup: tuple[Prompt, ...] | None = None
 
     def start(self) -> dict[str, Any]:
         if not self._to_try:
@@ -98,9 +99,9 @@ class DrafterRunner:
             self._bring_up(source)
         return self._runners[self._current].run_cell(job, on_progress)
 
-    def ask(self, prompts: tuple[Prompt, ...]) -> dict[str, Any]:
-        self._prompts = prompts
-        return self._runners[self._current].ask(prompts)
+    def ask(self, prompts: tuple[Prompt, ...], warmup: tuple[Prompt, ...] | None = None) -> dict[str, Any]:
+        self._prompts, self._warmup = prompts, self._warmup if warmup is None else warmup
+        return self._runners[self._current].ask(prompts, self._warmup)
 
     def texts(self, token_ids: Sequence[Sequence[int]]) -> list[str]:
         return self._runners[self._current].texts(token_ids)
@@ -111,4 +112,4 @@ class DrafterRunner:
     def _bring_up(self, source: str) -> dict[str, Any]:
         self._current = source
         facts = self._runners[source].start()
-        return facts if self._prompts is None else {**facts, **self._runners[source].ask(self._prompts)}
+        return facts if self._prompts is None else {**facts, **self._runners[source].ask(self._prompts, self._warmup)}

@@ -21,10 +21,13 @@ def print_plan(
 ) -> None:
     """A line a cell and one a kind of dropped point on standard output; what the figures rest on, on standard error."""
     lines = [f"{'time':>12}  {'memory':>10}  cell"]
+    several = len({planned.cell.workload for planned in plan.cells}) > 1
     for planned, cost in zip(plan.cells, estimates, strict=True):
         state = f" (unsupported: {planned.unsupported})" if planned.unsupported else ""
         state = " (done)" if planned.cell.cell_id in done else state
-        lines.append(f"{duration(cost.seconds):>12}  {cost.memory_gib:>6.2f} GiB  {describe(planned.cell)}{state}")
+        lines.append(
+            f"{duration(cost.seconds):>12}  {cost.memory_gib:>6.2f} GiB  {describe(planned.cell, several)}{state}"
+        )
     dropped = Counter((point.strategy, point.reason) for point in plan.dropped)
     lines += [f"{'dropped':>12}  {count:>10}  {strategy}: {reason}" for (strategy, reason), count in dropped.items()]
     sys.stdout.write("\n".join(lines) + "\n")

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from itertools import product
 from typing import Any
 
 from ddbench.errors import ConfigError
-from ddbench.records import Arm, Cell
+from ddbench.records import Arm, Cell, content_hash
 from experiments.drafters import variants
 from experiments.engines.base import Engine
 from experiments.engines.reference import REFERENCE
@@ -101,6 +101,37 @@ def make_plan(settings: Settings, facts: Facts) -> Plan:
         for arm, batch, temperature in _ordered(arms if block % 2 == 0 else arms[::-1], settings, facts.engine)
     ]
     return Plan(tuple(cells), tuple(dropped))
+
+
+def make_plan_of(asked: Sequence[tuple[Settings, Facts]]) -> Plan:
+    """One plan for several workloads, from the settings and facts of each; with one, :func:`make_plan`.
+
+    The cells are those of the plans of each, and one start of the engine serves all workloads: in a block they come one
+    after another, of an engine that starts a server for each arm within the arm, of several drafters within the
+    drafter.
+    """
+    settings, facts = asked[0]
+    if len(asked) == 1:
+        return make_plan(settings, facts)
+    if settings.drafters:
+        names = list(variants(settings))
+        of_drafter = {name: [(variants(each)[name], told) for each, told in asked] for name in names}
+        return _joined(
+            [make_plan_of([(each, _told(each, told)) for each, told in of_drafter[name]]) for name in names], settings
+        )
+    return _beside([make_plan(*each) for each in asked], settings.load.blocks, facts.engine.server_per_arm)
+
+
+def _beside(plans: list[Plan], blocks: int, server_per_arm: bool) -> Plan:
+    """Plans that differ in their workload alone, as one."""
+    cells: list[Planned] = []
+    for block in range(blocks):
+        starts: dict[str, list[Planned]] = {}
+        for planned in (each for plan in plans for each in plan.cells if each.cell.block == block):
+            key = content_hash(asdict(planned.cell.arm)) if server_per_arm else ""
+            starts.setdefault(key, []).append(planned)
+        cells += [planned for group in starts.values() for planned in group]
+    return Plan(tuple(cells), tuple(dict.fromkeys(point for plan in plans for point in plan.dropped)))
 
 
 def _told(settings: Settings, facts: Facts) -> Facts:

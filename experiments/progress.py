@@ -43,19 +43,24 @@ def counted(number: int, noun: str) -> str:
     return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
-def describe(cell: Cell) -> str:
-    """A cell in a few words, e.g. ``ddtree width 4 depth 7 nodes 32, batch 8``."""
+def describe(cell: Cell, several: bool = False) -> str:
+    """A cell in a few words, e.g. ``ddtree width 4 depth 7 nodes 32, batch 8``; of several workloads, with its own."""
     arm = cell.arm
     shape = "".join(f" {axis} {getattr(arm, axis)}" for axis in ("width", "depth", "nodes") if getattr(arm, axis))
     heat = f", temperature {cell.temperature:g}" if cell.temperature else ""
     block = f", block {cell.block}" if cell.block else ""
-    return f"{arm.strategy}{shape}, batch {cell.batch_size}{heat}{block}"
+    workload = f"{cell.workload}: " if several else ""
+    return f"{workload}{arm.strategy}{shape}, batch {cell.batch_size}{heat}{block}"
 
 
 class Progress:
-    """Counts cells and foretells the rest: the estimates of what is left, scaled by how the finished ones came out."""
+    """Counts cells and foretells the rest: the estimates of what is left, scaled by how the finished ones came out.
 
-    def __init__(self, estimates: Sequence[float]) -> None:
+    ``several``: the cells are of more than one workload.
+    """
+
+    def __init__(self, estimates: Sequence[float], several: bool = False) -> None:
+        self._several = several
         self._estimates = list(estimates)
         self._done = 0
         self._expected = 0.0
@@ -66,7 +71,7 @@ class Progress:
         """Progress inside a cell: on a terminal only, and not more than five times a second."""
         if time.monotonic() - self._shown > 0.2:
             self._shown = time.monotonic()
-            say_briefly(f"{self._place()} {describe(cell)}: {done} of {total} requests")
+            say_briefly(f"{self._place()} {describe(cell, self._several)}: {done} of {total} requests")
 
     def finished(self, cell: Cell, seconds: float, status: str, reason: str | None) -> None:
         self._expected += self._estimates[self._done]
@@ -74,7 +79,7 @@ class Progress:
         self._done += 1
         tail = f": {reason}" if reason else ""
         left = f", about {duration(self.left_s)} left" if self._done < len(self._estimates) else ""
-        say(f"{self._place(0)} {describe(cell)}: {status} in {seconds:.1f} s{tail}{left}")
+        say(f"{self._place(0)} {describe(cell, self._several)}: {status} in {seconds:.1f} s{tail}{left}")
 
     def elsewhere(self) -> None:
         """A cell that another process measured: it counts as done, and says nothing of how long cells take here."""

@@ -328,8 +328,13 @@ class Settings:
     drafters: dict[str, Any] = field(default_factory=dict)  # of experiment=checkpoint_compare: name to source
     role: Literal["dflash", "eagle"] = "dflash"  # which drafter of the model they stand in for
     telemetry: TelemetrySettings = field(default_factory=TelemetrySettings)
+    workloads: dict[str, WorkloadSettings] | None = None  # several, by the names of their files; None: `workload` alone
 
     def __post_init__(self) -> None:
+        _require("workloads", [self.workloads], lambda v: v is None or v, "at least one workload, or null")
+        labels = [each.name for each in (self.workloads or {}).values()]
+        allowed = "workloads with names of their own"
+        _require("workloads", [tuple(labels)], lambda v: len(set(v)) == len(v), allowed)
         _require("output_dir", [self.output_dir], bool, "a folder")
         wait, stall = self.telemetry.start_wait_s, self.engine.stall_timeout_s
         gated = self.telemetry.start_temperature_c is not None
@@ -348,6 +353,12 @@ class Settings:
             _require(f"drafters.{key}", [source], lambda v: isinstance(v, str) and v, "a folder or a Hugging Face id")
         twice = len(set(self.drafters.values())) < len(self.drafters)
         _require("drafters", [self.drafters], lambda _: not twice, "each from a place of its own")
+
+
+def one_workload(settings: Settings, what: str) -> None:
+    """Raises ConfigError where ``what`` is asked of several workloads."""
+    if settings.workloads is not None:
+        raise ConfigError("workloads", list(settings.workloads), f"null: {what}; name it by workload=<name>")
 
 
 def load_settings(config: Mapping[str, Any], run_id: str) -> Settings:

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any
 from ddbench.errors import ConfigError
 from ddbench.redaction import redacted
 from experiments import hosts
+from experiments.asked import Asked, ChangingRunner, asked_of, plan_of, recorded
 from experiments.cells import DiskFull, Rules, Todo, run_cells
 from experiments.changes import differing_keys
-from experiments.contexts import Talk, context_file, first_turns
 from experiments.diagnosis import DISK_FULL
 from experiments.drafters import DrafterRunner, kinds, resolve_each, variants
 from experiments.engines import engine_of
@@ -27,7 +27,7 @@ from experiments.interrupt import Interrupted, interruptible
 from experiments.listing import print_plan
 from experiments.models import pickled, resolve
 from experiments.outage import HostAway, Outage
-from experiments.plan import Facts, Plan, make_plan
+from experiments.plan import Facts, Plan
 from experiments.progress import Progress, counted, duration, say, say_briefly, warn
 from experiments.report import summarise, tracker
 from experiments.roofline import UNKNOWN, roofline
@@ -37,8 +37,7 @@ from experiments.starting import started
 from experiments.store import RunFolder
 from experiments.template import template_hash
 from experiments.turns import Sharing, placed
-from experiments.workloads import Workload, load_workload
-from runners.base import EngineFailure, ModelFiles, Prompt, Runner, ServerSpec
+from runners.base import EngineFailure, ModelFiles, Runner, ServerSpec
 from runners.machine import machine_facts
 
 if TYPE_CHECKING:
@@ -62,13 +61,12 @@ def run(config: Mapping[str, Any], run_id: str) -> dict[str, Any]:
 
 def _run(config: Mapping[str, Any], settings: Settings) -> dict[str, Any]:
     """The same on one host."""
-    workload = load_workload(settings.workload)
     faults = settings.faults
     path = Path(settings.output_dir) / settings.name / settings.run_id
     folder = RunFolder(path, faults.heartbeat_s, faults.stale_s)
     files, facts = _facts(settings)
-    talk = _talk(settings, facts, workload, folder)
-    plan = make_plan(settings, talk.told(facts))
+    asked = asked_of(settings, facts, folder)
+    plan = plan_of(asked, facts)
     if settings.dry_run:
         seconds = [estimate(planned.cell, settings.model, settings.engine.cost) for planned in plan.cells]
         start_s, restart = settings.engine.cost.start_s, settings.load.restart
@@ -80,10 +78,10 @@ def _run(config: Mapping[str, Any], settings: Settings) -> dict[str, Any]:
             "load.ignore_eos=true: answers run on past their end. Times of a step are good, acceptance and text are not"
         )
     todo = _todo(settings, plan, folder)
-    runner = _runner(settings, facts, files, todo, talk, workload.warmup)
+    runner = _runner(settings, facts, files, todo, asked)
     with tracker(settings.tracking, folder) as recorder:
         kept = {**config, "run_id": settings.run_id, "worker": 0}
-        ended = _measure(kept, settings, facts, workload, folder, talk, runner, recorder)
+        ended = _measure(kept, settings, facts, asked, folder, runner, recorder)
         if ended.why is not None:
             say(f"{ended.why}; the same command with run_id={settings.run_id} does the rest")
         return _finish(settings, folder, ended, recorder)
@@ -102,17 +100,6 @@ class Ended:
     error: str | None = None
     now: bool = False
     report: bool = False
-
-
-def _talk(settings: Settings, facts: Facts, workload: Workload, folder: RunFolder) -> Talk:
-    """What is asked, with the answers to earlier turns as far as they are recorded."""
-    talk = Talk(workload.prompts, {})
-    if not talk.several:
-        return talk
-    arm = make_plan(settings, talk.told(facts)).cells[0].cell.arm
-    file = context_file(folder.path, workload.prompts, settings, arm)
-    given = settings.workload.contexts
-    return replace(talk, file=file, answers=file.read() if given is None else file.given(given))
 
 
 def _todo(settings: Settings, plan: Plan, folder: RunFolder) -> list[Todo]:
@@ -192,17 +179,17 @@ def _runner(
     facts: Facts,
     files: ModelFiles | None,
     todo: list[Todo],
-    talk: Talk,
-    warmup: tuple[Prompt, ...],
+    asked: list[Asked],
 ) -> Runner | None:
     """What will drive the engine, not yet started; None where there is nothing to measure."""
     arms = [item.planned.cell.arm for item in todo if item.planned.unsupported is None]
     if not arms or files is None:
         return None
     engine, model, load = settings.engine, settings.model, settings.load
-    if engine.url is not None and not talk.whole and arms[0].strategy != "autoregressive":
+    recording = [each.settings.workload.turns for each in asked if not each.talk.whole]
+    if engine.url is not None and recording and arms[0].strategy != "autoregressive":
         allowed = "first, or workload.contexts=<file>: a running server that speculates cannot record the answers"
-        raise ConfigError("workload.turns", settings.workload.turns, allowed)
+        raise ConfigError("workload.turns", recording[0], allowed)
     spec = ServerSpec(
         model=files,
         device=engine.device,
@@ -212,8 +199,8 @@ def _runner(
         thinking=model.thinking,
         context_length=arms[0].flags.get("max_model_len", model.context_length),
         ignore_eos=load.ignore_eos,
-        prompts=talk.requests if talk.whole else first_turns(talk.prompts),
-        warmup=warmup,
+        prompts=asked[0].first_requests,
+        warmup=asked[0].workload.warmup,
         max_new_tokens=load.max_new_tokens,
         timeout_s=engine.timeout_s,
         server=facts.engine.options(settings, arms),
@@ -248,9 +235,8 @@ def _measure(
     config: dict[str, Any],
     settings: Settings,
     facts: Facts,
-    workload: Workload,
+    asked: list[Asked],
     folder: RunFolder,
-    talk: Talk,
     runner: Runner | None,
     recorder: Recorder,
 ) -> Ended:
@@ -265,26 +251,25 @@ def _measure(
             if runner is not None:
                 recorder.start()  # beside the engine, so that it takes no time of its own
                 say_briefly(f"starting the {settings.engine.name} engine with {settings.model.name}")
-                environment = _environment(
-                    settings, workload, talk, started(runner, settings.faults, _outage(settings))
-                )
+                with asked[0].named():  # the one that an engine starts with
+                    environment = _environment(settings, asked, started(runner, settings.faults, _outage(settings)))
                 for warning in (environment.get("engine_warning"), *environment["host_warnings"]):
                     if warning:
                         warn(warning)
-                if not talk.whole:
-                    arm = make_plan(settings, talk.told(facts)).cells[0].cell.arm
-                    with folder.alone("contexts"):
-                        talk = talk.recorded(runner, settings, arm)
-                    environment |= runner.ask(talk.requests)
+                asked, told = recorded(asked, runner, facts, folder)
+                environment |= told
+                runner = runner if len(asked) == 1 else ChangingRunner(runner, asked, facts)
             elif not folder.ids():
-                environment = _environment(settings, workload, talk, None)
-            plan = make_plan(settings, talk.told(facts))
+                environment = _environment(settings, asked, None)
+            plan = plan_of(asked, facts)
             todo = _with_starts(_todo(settings, plan, folder), settings)
-            talk.keep()
+            for each in asked:
+                each.talk.keep()
             before = folder.config()
             folder.open(config, environment, plan.dropped, plan.cells)
             _announce(plan, todo, folder, differing_keys(before, redacted(config)))
-            progress = Progress([item.seconds for item in todo if item.planned.unsupported is None])
+            left = [item.seconds for item in todo if item.planned.unsupported is None]
+            progress = Progress(left, several=len(asked) > 1)
             recorder.ready()
             bounds = UNKNOWN if runner is None else roofline(settings, facts.revisions.get("target"))
             run_cells(todo, runner, folder, _rules(settings, facts), progress, recorder.cell, bounds, stop)
@@ -300,8 +285,6 @@ def _measure(
             if not DISK_FULL.search(str(error)):
                 raise
             return _broken_off(f"{folder.path}: {error.strerror}")
-        except ConfigError as error:
-            raise workload.refusal(error) if error.key == "workload" else error from None
         finally:
             if runner is not None:
                 runner.stop()
@@ -322,18 +305,20 @@ def _outage(settings: Settings) -> Outage:
     return Outage(settings.host, settings.faults.host_wait_s)
 
 
-def _environment(settings: Settings, workload: Workload, talk: Talk, engine: dict[str, Any] | None) -> dict[str, Any]:
+def _environment(settings: Settings, asked: list[Asked], engine: dict[str, Any] | None) -> dict[str, Any]:
     """``environment.json``: the command, when it began to measure, the machine, the engine, the prompts' origin.
 
-    ``engine`` None: none was started, and its host is not asked.
+    ``engine`` None: none was started, and its host is not asked. Of several workloads the origins stand under
+    ``workloads``, by name.
     """
-    origin = {**workload.origin, "contexts": talk.file and talk.file.path.name}
     started = datetime.now(UTC).isoformat(timespec="seconds")
     trusted = settings.model.trust_remote_code
     told = {"command": _command(), "started": started, "trust_remote_code": trusted, **machine_facts()}
     if engine is not None:
         told |= hosts.environment(settings.host) | engine
-    return {**told, "workload": origin}
+    if len(asked) == 1:
+        return {**told, "workload": asked[0].origin}
+    return {**told, "workloads": {each.label: each.origin for each in asked}}
 
 
 def _command() -> str:

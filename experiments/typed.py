@@ -66,7 +66,7 @@ def _convert(value: Any, hint: Any, key: str) -> Any:
     if origin is dict:
         if not isinstance(value, Mapping):
             raise ConfigError(key, value, "a group of settings")
-        return dict(value)
+        return {name: _convert(item, args[1], _join(key, str(name))) for name, item in value.items()}
     if dataclasses.is_dataclass(hint):
         return build(hint, value, key)  # type: ignore[arg-type]
     if hint is float and type(value) is int:

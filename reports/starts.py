@@ -19,6 +19,7 @@ UNTOLD = (
     "command",
     "started",
     "workload",
+    "workloads",
     "prompt_tokens",
     "engine_warning",
     "engine_counting",

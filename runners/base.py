@@ -117,6 +117,7 @@ class NewPrompts:
     """What a process of ours is told by :meth:`Runner.ask`."""
 
     prompts: tuple[Prompt, ...]
+    warmup: tuple[Prompt, ...] | None = None  # None: those before
 
 
 @dataclass(frozen=True)
@@ -175,10 +176,10 @@ class Runner(Protocol):
             EngineFailure: the engine is gone; ``start`` again before the next cell.
         """
 
-    def ask(self, prompts: tuple[Prompt, ...]) -> dict[str, Any]:
+    def ask(self, prompts: tuple[Prompt, ...], warmup: tuple[Prompt, ...] | None = None) -> dict[str, Any]:
         """From now on measures these prompts in the place of the spec's; returns facts of them as ``start`` does.
 
-        The engine has been started.
+        ``warmup`` takes the place of the warm-up prompts; None: those before stay. The engine has been started.
 
         Raises:
             ConfigError: a prompt that cannot be used.

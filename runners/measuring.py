@@ -86,9 +86,10 @@ class ServerRunner(ABC):
         finally:
             serving.keep_log(job.folder)
 
-    def ask(self, prompts: tuple[Prompt, ...]) -> dict[str, Any]:
-        self._asked = self._asked.with_prompts(prompts)
-        self.spec = replace(self.spec, prompts=prompts)
+    def ask(self, prompts: tuple[Prompt, ...], warmup: tuple[Prompt, ...] | None = None) -> dict[str, Any]:
+        warmup = self.spec.warmup if warmup is None else warmup
+        self._asked = self._asked.with_prompts(prompts, warmup)
+        self.spec = replace(self.spec, prompts=prompts, warmup=warmup)
         return {"prompt_tokens": lengths(self._asked.prompts)}
 
     def texts(self, token_ids: Sequence[Sequence[int]]) -> list[str]:

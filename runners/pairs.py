@@ -18,9 +18,9 @@ class Asked:
     stop_ids: frozenset[int]
     encode: Encoder
 
-    def with_prompts(self, prompts: Sequence[Prompt]) -> Asked:
+    def with_prompts(self, prompts: Sequence[Prompt], warmup: Sequence[Prompt]) -> Asked:
         """The same with other prompts. Raises ConfigError for one that does not fit."""
-        return replace(self, prompts=[self.encode(each) for each in prompts])
+        return replace(self, prompts=list(map(self.encode, prompts)), warmup=list(map(self.encode, warmup)))
 
     def texts(self, token_ids: Sequence[Sequence[int]]) -> list[str]:
         return plain_texts(self.encode.tokenizer, token_ids)

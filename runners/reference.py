@@ -114,12 +114,12 @@ class ReferenceRunner:
                 return outcome
             on_progress(rest[0], rest[1])
 
-    def ask(self, prompts: tuple[Prompt, ...]) -> dict[str, Any]:
-        self._send(NewPrompts(prompts))
+    def ask(self, prompts: tuple[Prompt, ...], warmup: tuple[Prompt, ...] | None = None) -> dict[str, Any]:
+        self._send(NewPrompts(prompts, warmup))
         kind, *rest = self._receive(self.spec.timeout_s)
         if kind == "refused":
             raise ConfigError(*rest)
-        self.spec = replace(self.spec, prompts=prompts)
+        self.spec = replace(self.spec, prompts=prompts, warmup=self.spec.warmup if warmup is None else warmup)
         facts: dict[str, Any] = rest[0]
         return facts
 

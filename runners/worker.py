@@ -127,9 +127,12 @@ class Engine:
     def ask(self, new: NewPrompts) -> tuple[Any, ...]:
         """Takes other prompts to be measured; returns the message for the parent."""
         try:
-            self.prompts = [self.encode(prompt) for prompt in new.prompts]
+            prompts = [self.encode(prompt) for prompt in new.prompts]
+            warmup = None if new.warmup is None else [self.encode(prompt) for prompt in new.warmup]
         except ConfigError as error:
             return "refused", error.key, error.value, error.allowed
+        self.prompts = prompts
+        self.warmup = self.warmup if warmup is None else warmup
         return "asked", {"prompt_tokens": lengths(self.prompts)}
 
     def measure(self, job: CellJob, connection: Connection) -> CellOutcome:

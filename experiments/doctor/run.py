@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ddbench.errors import ConfigError
+from experiments.asked import each_alone
 from experiments.doctor import engine, host_script, machine, models, plain
 from experiments.doctor.findings import BAD, Finding, checked
 from experiments.engines import engine_of
@@ -157,8 +158,9 @@ class _Environment:
 
 
 def _workload(settings: Settings) -> Iterator[Finding]:
-    workload = load_workload(settings.workload)
-    yield Finding("ok", "workload", f"{settings.workload.name}: {len(workload.prompts)} prompts")
+    for each in each_alone(settings):
+        workload = load_workload(each.workload)
+        yield Finding("ok", "workload", f"{each.workload.name}: {len(workload.prompts)} prompts")
 
 
 def _output(settings: Settings) -> Iterator[Finding]:

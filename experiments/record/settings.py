@@ -9,7 +9,7 @@ from typing import Any, Literal
 from ddbench.errors import ConfigError
 from ddbench.tree.build import MOST_NODES
 from experiments.engines import engine_of
-from experiments.settings import Settings, load_settings
+from experiments.settings import Settings, load_settings, one_workload
 from experiments.typed import build
 
 
@@ -38,6 +38,7 @@ def load(config: Mapping[str, Any], run_id: str) -> tuple[Settings, RecordSettin
         ConfigError: a setting that cannot be, an engine that does not record, or a model without a block drafter.
     """
     settings = load_settings({key: value for key, value in config.items() if key != "record"}, run_id)
+    one_workload(settings, "one is recorded")
     asked = build(RecordSettings, config.get("record") or {}, "record")
     if settings.engine.name != "reference":
         raise ConfigError("engine", settings.engine.name, "reference: the engine that records")

@@ -17,7 +17,7 @@ from ddbench.errors import ConfigError
 from experiments import sweep
 from experiments.hosts import hosts_of
 from experiments.progress import say, warn
-from experiments.settings import Settings, load_settings
+from experiments.settings import Settings, load_settings, one_workload
 from experiments.typed import build
 from experiments.validate import measure, sweeps
 from experiments.validate.predict import write
@@ -78,6 +78,7 @@ def run(config: Mapping[str, Any], run_id: str) -> dict[str, Any]:
         return {"predictions": str(asked.file), "cells": {}}
     plain = {key: value for key, value in config.items() if key != "validate"}
     settings = load_settings(plain, run_id)
+    one_workload(settings, "predictions are of one workload")
     if settings.model.name != "tiny":
         raise ConfigError("model", settings.model.name, "tiny: predictions are of ddbench's own pairs alone")
     machines = read_machines(asked.file)

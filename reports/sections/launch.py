@@ -49,6 +49,7 @@ def measure(stored: Stored, row: Row) -> str:
     words = [str(word) for word in recorded] if isinstance(recorded, list) else shlex.split(str(recorded or ""))
     given = words[3:] if words[1:3] == ["-m", "ddbench"] else [f"experiment={_experiment(stored)}"]
     kept = [_alone(stored, row, word) for word in given if not word.startswith((*REPLACED, "-"))]
+    kept += _of_several(stored, row, kept)
     own = _own(stored, row)
     kept = [word for word in kept if word.partition("=")[0] not in own]
     kept += [f"{key}={value}" for key, value in own.items()]
@@ -62,7 +63,7 @@ def measure(stored: Stored, row: Row) -> str:
 
 def _own(stored: Stored, row: Row) -> dict[str, str]:
     """Overrides for what the point was measured with, where ``config.yaml``, the last start's, says otherwise."""
-    load, workload = (_part(stored, name) for name in ("load", "workload"))
+    load, workload = _part(stored, "load"), _workload(stored, row)
     said = {
         **{f"load.{name}": (load.get(name), row[name]) for name in ("max_new_tokens", "top_p", "top_k")},
         "seed": (stored.config.get("seed"), row["seed"]),
@@ -80,7 +81,7 @@ def _own(stored: Stored, row: Row) -> dict[str, str]:
 
 def _other_prompts(stored: Stored, row: Row, prompts: int) -> bool:
     """Whether the point had other prompts than the last start would give it, as far as that can be told."""
-    most = _part(stored, "workload").get("max_prompts")
+    most = _workload(stored, row).get("max_prompts")
     same = stored.cells[stored.cells["dataset"] == row["dataset"]]
     return same["prompts_hash"].nunique() > 1 or (most is not None and prompts > int(most))
 
@@ -88,7 +89,7 @@ def _other_prompts(stored: Stored, row: Row, prompts: int) -> bool:
 def _doubts(stored: Stored, row: Row) -> list[str]:
     """A comment where the point was, or may have been, measured under another configuration than the last start's."""
     found, start, own = starts(stored), _start(stored, row), _own(stored, row)
-    if not own and _part(stored, "workload").get("name") in (None, row["dataset"]):
+    if not own and _workload(stored, row).get("name") in (None, row["dataset"]):
         return []
     if len(found) > 1 and start is not None and start != found[-1]:
         return ["# An earlier start of the run measured this arm: config.yaml is that of the last one, this is not."]
@@ -123,6 +124,18 @@ def _cells(stored: Stored, row: Row) -> list[Row]:
 def _part(stored: Stored, name: str) -> dict[str, Any]:
     found = stored.config.get(name)
     return found if isinstance(found, dict) else {}
+
+
+def _workload(stored: Stored, row: Row) -> dict[str, Any]:
+    """The settings of the point's workload; where the last start measured others, of one of those."""
+    option = _option(stored, row)
+    return _part(stored, "workload") if option is None else dict(_part(stored, "workloads")[option])
+
+
+def _option(stored: Stored, row: Row) -> str | None:
+    """Of a run of several workloads, the one of the point as the command line names it."""
+    several = _part(stored, "workloads").items()
+    return next((name for name, each in several if isinstance(each, dict) and each.get("name") == row["dataset"]), None)
 
 
 def serve(stored: Stored, row: Row) -> list[str]:
@@ -175,13 +188,25 @@ def _gives(words: list[str], key: str) -> bool:
 
 
 def _alone(stored: Stored, row: Row, word: str) -> str:
-    """Of a run with several drafters the override that names them, with the point's own alone (any, if it has none)."""
+    """Of a run with several workloads or drafters, the override that names them with the point's own alone.
+
+    Of drafters any, where the point has none.
+    """
+    option = _option(stored, row)
+    if word.startswith("workloads=") and option is not None:
+        return f"workload={option}"
     names = given_names(stored.config)
     if not word.startswith("drafters=") or not names:
         return word
     source = row["drafter"] if row["drafter"] in names else next(iter(names))
     quoted = source.replace("\\", "\\\\").replace("'", "\\'")
     return f"drafters={{{names[source]}: '{quoted}'}}"
+
+
+def _of_several(stored: Stored, row: Row, kept: list[str]) -> list[str]:
+    """What is to be added for the point's workload alone, where a file and not the command line named several."""
+    option = _option(stored, row)
+    return [] if option is None or _gives(kept, "workload") else ["workloads=null", f"workload={option}"]
 
 
 def _plain(value: Any) -> str:

@@ -36,7 +36,7 @@ class Diary:
     def stop(self) -> None:
         self.entries.append("stop")
 
-    def ask(self, prompts: object) -> dict[str, Any]:
+    def ask(self, prompts: object, warmup: object = None) -> dict[str, Any]:
         raise AssertionError("one turn is asked")
 
     def texts(self, token_ids: object) -> list[str]:

@@ -197,7 +197,7 @@ class Engine:
         self.log.append(f"cell {self.name}")
         return CellOutcome("ok", None)
 
-    def ask(self, prompts: tuple[Prompt, ...]) -> dict[str, Any]:
+    def ask(self, prompts: tuple[Prompt, ...], warmup: tuple[Prompt, ...] | None = None) -> dict[str, Any]:
         self.log.append(f"ask {self.name}")
         return {"asked": len(prompts)}
 

@@ -67,7 +67,7 @@ class Engine:
     def stop(self) -> None:
         pass
 
-    def ask(self, prompts: tuple[Prompt, ...]) -> dict[str, Any]:
+    def ask(self, prompts: tuple[Prompt, ...], warmup: object = None) -> dict[str, Any]:
         raise AssertionError("one turn is asked")
 
     def texts(self, token_ids: object) -> list[str]:

@@ -90,7 +90,7 @@ class StandInRunner:
         write_rows(job.folder, cell, rows, None, [])
         return CellOutcome("ok", None)
 
-    def ask(self, prompts: tuple[Prompt, ...]) -> dict[str, Any]:
+    def ask(self, prompts: tuple[Prompt, ...], warmup: tuple[Prompt, ...] | None = None) -> dict[str, Any]:
         self.spec = replace(self.spec, prompts=prompts)
         return {}
 
