@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import time
+from collections.abc import Collection
 from pathlib import Path
 
 import psutil
@@ -12,6 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 import synthetic
 import yaml
+from family import living
 from matplotlib.figure import Figure
 from offline import OfflineRun, read_offline
 
@@ -191,9 +193,9 @@ def test_files_are_artifacts(logged: tuple[Path, list[OfflineRun]]) -> None:
     )
 
 
-def nothing_is_done_until_asked() -> None:
+def nothing_is_done_until_asked(known: Collection[psutil.Process]) -> None:
     """Neither the process that logs nor W&B's own works while a cell would be measured."""
-    ours = psutil.Process().children(recursive=True)
+    ours = living(known)
     names = " ".join(" ".join(child.cmdline()) for child in ours)
     assert "reports.tracking.worker" in names
     assert "wandb-core" in names
@@ -209,13 +211,13 @@ def nothing_is_done_until_asked() -> None:
 def test_a_cell_is_logged_once(run: Path) -> None:
     keep_cells(run, 2)
     build_report(run, figures=False)
-    cell_id = sorted(cells_of(run))[0]
+    cell_id, known = sorted(cells_of(run))[0], living()
     with Recorder(WandbSettings(), run) as recorder:
         recorder.cell(cell_id)
         recorder.cell(cell_id)
         assert len(read_offline(run)) == 1
-        nothing_is_done_until_asked()
-    assert not psutil.Process().children(recursive=True)
+        nothing_is_done_until_asked(known)
+    assert not living(known)
     with Recorder(WandbSettings(cells=False), run) as alone:
         alone.cell(sorted(cells_of(run))[1])
         assert len(read_offline(run)) == 1

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from family import living
 
 from reports.tracking import Recorder, WandbSettings
 
@@ -80,7 +81,7 @@ def test_one_warning_for_all_cells(
     (warning,) = warnings(caplog)
     assert reason in warning
     assert f"experiment=report run={run} tracking=wandb" in warning
-    left = [child for child in psutil.Process().children() if "reports.tracking.worker" in " ".join(child.cmdline())]
+    left = [child for child in living() if "reports.tracking.worker" in " ".join(child.cmdline())]
     assert not left
 
 

@@ -28,4 +28,4 @@ def test_the_package_needs_torch_and_numpy_alone() -> None:
     packages, ours = done.stdout.splitlines()
     assert set(packages.split()) - set(sys.stdlib_module_names) == {"ddbench"}
     others = [name for name in ours.split() if not name.startswith("ddbench.tree")]
-    assert others == ["ddbench", "ddbench.errors"]
+    assert others == ["ddbench", "ddbench.errors", "ddbench.redaction"]
