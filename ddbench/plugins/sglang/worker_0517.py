@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
 from copy import deepcopy
 from typing import Any
 
@@ -98,8 +99,18 @@ class DDTreeWorker(TreeWorker):
         assert self.windows is not None
         assert self.sampler is not None
         block_ids = self.windows.block_ids[:rows]
-        embeds = self.model_runner.model.get_input_embeddings()(block_ids)
-        forward_batch = ForwardBatch(
+        forward_batch = self._block_batch(batch, rows, host_lens)
+        with self._drafting(batch, rows, forward_batch), torch.inference_mode():
+            drafted = self.draft_model_runner.forward(forward_batch)
+            if not (drafted.can_run_graph and self._draft_sampler is not None):
+                self.sampler(drafted.logits_output.hidden_states, block_ids.view(-1))
+
+    def _block_batch(self, batch: Any, rows: int, host_lens: Tensor, **more: Any) -> ForwardBatch:
+        """The drafter's pass as SGLang is told of it; ``more``: what a version adds."""
+        assert self.windows is not None
+        block_ids = self.windows.block_ids[:rows]
+        embeds = self._embed(block_ids)
+        return ForwardBatch(
             forward_mode=ForwardMode.TARGET_VERIFY,
             batch_size=rows,
             input_ids=block_ids.view(-1),
@@ -113,18 +124,32 @@ class DDTreeWorker(TreeWorker):
             spec_algorithm=SpeculativeAlgorithm.DFLASH,
             spec_info=self._draft_block_spec_info,
             capture_hidden_mode=CaptureHiddenMode.NULL,
+            **more,
         )
-        with torch.inference_mode():
-            drafted = self.draft_model_runner.forward(forward_batch)
-            if not (drafted.can_run_graph and self._draft_sampler is not None):
-                self.sampler(drafted.logits_output.hidden_states, block_ids.view(-1))
+
+    def _drafting(self, batch: Any, rows: int, forward_batch: ForwardBatch) -> AbstractContextManager[Any]:
+        """What is open around the drafter's pass."""
+        return nullcontext()
+
+    def _embed(self, block_ids: Tensor) -> Tensor:
+        found: Tensor = self.model_runner.model.get_input_embeddings()(block_ids)
+        return found
+
+    def _planned(self, batch: Any, slots: Tensor) -> dict[str, Any]:
+        """What a version's verify input says beside of a pass that writes ``slots``, ``[R, N]``."""
+        return {}
+
+    def _draft_places(self, rows: int) -> Tensor:
+        """Cache places of the drafter's blocks, ``[R * B]``."""
+        assert self.windows is not None
+        return self.windows.draft_slots[:rows].view(-1)
 
     def _verify(self, batch: Any, rows: int, host_lens: Tensor) -> tuple[Any, bool]:
         """The target's pass over the trees: its output, and whether a graph ran."""
         assert self.trees is not None
         assert self.windows is not None
         sizes, trees, windows = self.sizes, self.trees, self.windows
-        positions = windows.positions[:rows]
+        positions, slots = windows.positions[:rows], windows.slots[:rows]
         place = place_for(self.model_runner, rows, sizes.verify_width, int(host_lens.sum()), positions.device)
         place.write(self.ops, trees, batch.seq_lens, positions)
         told = verify_input(
@@ -137,8 +162,9 @@ class DDTreeWorker(TreeWorker):
             retrieve_next_token=trees.first_child[:rows],
             retrieve_next_sibling=trees.next_sibling[:rows],
             max_tree_depth=sizes.block,
+            **self._planned(batch, slots),
         )
-        batch.out_cache_loc = windows.slots[:rows].view(-1)
+        batch.out_cache_loc = slots.view(-1)
         lens_cpu, lens_sum = batch.seq_lens_cpu, batch.seq_lens_sum
         batch.seq_lens_cpu, batch.seq_lens_sum = host_lens.clone(), int(host_lens.sum())
         forward_batch, _ = told.prepare_for_verify(batch, self.target_worker)
@@ -165,11 +191,11 @@ class DDTreeWorker(TreeWorker):
             raise RuntimeError("ddbench: the verify pass returned no hidden states")
         gathered = torch.empty((rows * self.sizes.block, hidden.shape[-1]), dtype=hidden.dtype, device=hidden.device)
         self.ops.gather_rows(walk, hidden, gathered)
-        draft_slots = self.windows.draft_slots[:rows]
+        places = self._draft_places(rows)
         self._append_target_hidden_to_draft_kv_by_loc(
             target_hidden=gathered,
-            cache_loc=draft_slots.view(-1),
-            cache_loc_2d=draft_slots,
+            cache_loc=places,
+            cache_loc_2d=places.view(rows, self.sizes.block),
             positions=self.windows.chain[:rows].view(-1),
             commit_lens=walk.commit_lens[:rows],
         )

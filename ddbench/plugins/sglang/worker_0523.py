@@ -2,27 +2,19 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
-from sglang.srt.model_executor.forward_batch_info import (
-    CaptureHiddenMode,
-    ForwardBatch,
-    ForwardMode,
-    enable_num_token_non_padded,
-)
+from sglang.srt.model_executor.forward_batch_info import ForwardBatch, enable_num_token_non_padded
 from sglang.srt.runtime_context import get_parallel, get_spec
 from sglang.srt.speculative.dflash_worker_v2 import _resolve_dflash_embedding_module
-from sglang.srt.speculative.spec_info import SpeculativeAlgorithm
 from sglang.srt.speculative.spec_utils import draft_tp_context
 from torch import Tensor
 
 from ddbench.plugins.sglang import worker_0517
-from ddbench.plugins.sglang.kernels.buffers import Walk
-from ddbench.plugins.sglang.masks import place_for
 from ddbench.plugins.sglang.options import Sizes
 from ddbench.plugins.sglang.refused import Refused
-from ddbench.plugins.sglang.verify_input import verify_input
 from ddbench.plugins.sglang.worker import TreeWorker
 
 
@@ -66,38 +58,27 @@ class DDTreeWorker(worker_0517.DDTreeWorker):
             read_extent=slots.shape[1],
         )
 
-    def _draft(self, batch: Any, rows: int, host_lens: Tensor) -> None:
-        assert self.windows is not None
-        assert self.sampler is not None
-        block_ids, slots = self.windows.block_ids[:rows], self.windows.draft_slots[:rows]
+    def _block_batch(self, batch: Any, rows: int, host_lens: Tensor, **more: Any) -> ForwardBatch:
         tokens = rows * self.sizes.block
-        embeds = self._embed(block_ids)
-        self._draft_plan = self._plan(batch, slots)
-        forward_batch = ForwardBatch(
-            forward_mode=ForwardMode.TARGET_VERIFY,
-            batch_size=rows,
-            input_ids=block_ids.view(-1),
-            req_pool_indices=batch.req_pool_indices,
-            seq_lens=batch.seq_lens,
-            out_cache_loc=slots.view(-1),
-            seq_lens_sum=int(host_lens.sum()),
-            seq_lens_cpu=host_lens,
-            positions=self.windows.chain[:rows].view(-1),
-            input_embeds=embeds.view(-1, embeds.shape[-1]),
-            spec_algorithm=SpeculativeAlgorithm.DFLASH,
-            spec_info=self._draft_block_spec_info,
-            capture_hidden_mode=CaptureHiddenMode.NULL,
-            num_token_non_padded=(
-                torch.full((), tokens, dtype=torch.int32, device=self.device) if enable_num_token_non_padded() else None
-            ),
+        padded = (
+            torch.full((), tokens, dtype=torch.int32, device=self.device) if enable_num_token_non_padded() else None
+        )
+        return super()._block_batch(
+            batch,
+            rows,
+            host_lens,
+            num_token_non_padded=padded,
             global_num_token_non_padded_cpu=tokens,
             can_run_decode_cuda_graph=batch.can_run_decode_cuda_graph,
+            **more,
         )
+
+    def _drafting(self, batch: Any, rows: int, forward_batch: ForwardBatch) -> AbstractContextManager[Any]:
+        assert self.windows is not None
+        self._draft_plan = self._plan(batch, self.windows.draft_slots[:rows])
         self._draft_plan.bind(forward_batch, self.draft_model_runner.kv_index_translator)
-        with torch.inference_mode(), draft_tp_context(self.draft_parallel_layout):
-            drafted = self.draft_model_runner.forward(forward_batch)
-            if not (drafted.can_run_graph and self._draft_sampler is not None):
-                self.sampler(drafted.logits_output.hidden_states, block_ids.view(-1))
+        context: AbstractContextManager[Any] = draft_tp_context(self.draft_parallel_layout)
+        return context
 
     def _embed(self, block_ids: Tensor) -> Tensor:
         if self._full_embed_gpu is not None:
@@ -106,49 +87,9 @@ class DDTreeWorker(worker_0517.DDTreeWorker):
             found = _resolve_dflash_embedding_module(self.draft_model, self.model_runner.model)(block_ids)
         return found if self._noise_embed_scale == 1.0 else found * self._noise_embed_scale
 
-    def _verify(self, batch: Any, rows: int, host_lens: Tensor) -> tuple[Any, bool]:
-        assert self.trees is not None
-        assert self.windows is not None
-        sizes, trees, windows = self.sizes, self.trees, self.windows
-        positions, slots = windows.positions[:rows], windows.slots[:rows]
-        place = place_for(self.model_runner, rows, sizes.verify_width, int(host_lens.sum()), positions.device)
-        place.write(self.ops, trees, batch.seq_lens, positions)
-        told = verify_input(
-            sizes.verify_width,
-            sizes.top_k,
-            place.mask,
-            in_place=place.in_place,
-            draft_token=trees.tokens[:rows].view(-1),
-            positions=positions.view(-1),
-            retrieve_next_token=trees.first_child[:rows],
-            retrieve_next_sibling=trees.next_sibling[:rows],
-            max_tree_depth=sizes.block,
-            kv_loc_plan=self._plan(batch, slots),
-        )
-        batch.out_cache_loc = slots.view(-1)
-        lens_cpu, lens_sum = batch.seq_lens_cpu, batch.seq_lens_sum
-        batch.seq_lens_cpu, batch.seq_lens_sum = host_lens.clone(), int(host_lens.sum())
-        forward_batch, _ = told.prepare_for_verify(batch, self.target_worker)
-        batch.seq_lens_cpu, batch.seq_lens_sum = lens_cpu, lens_sum
-        out = self.target_worker.forward_batch_generation(
-            batch=None, forward_batch=forward_batch, is_verify=True, skip_attn_backend_init=True
-        )
-        in_graph = bool(out.can_run_cuda_graph)
-        place.check(in_graph)
-        self._check_first(forward_batch, in_graph)
-        return out.logits_output, in_graph
+    def _planned(self, batch: Any, slots: Tensor) -> dict[str, Any]:
+        return {"kv_loc_plan": self._plan(batch, slots)}
 
-    def _extend_drafter_cache(self, walk: Walk, rows: int, hidden: Tensor | None) -> None:
-        assert self.windows is not None
-        if hidden is None:
-            raise RuntimeError("ddbench: the verify pass returned no hidden states")
-        gathered = torch.empty((rows * self.sizes.block, hidden.shape[-1]), dtype=hidden.dtype, device=hidden.device)
-        self.ops.gather_rows(walk, hidden, gathered)
-        places = self._draft_write_ids(self._draft_plan)
-        self._append_target_hidden_to_draft_kv_by_loc(
-            target_hidden=gathered,
-            cache_loc=places,
-            cache_loc_2d=places.view(rows, self.sizes.block),
-            positions=self.windows.chain[:rows].view(-1),
-            commit_lens=walk.commit_lens[:rows],
-        )
+    def _draft_places(self, rows: int) -> Tensor:
+        places: Tensor = self._draft_write_ids(self._draft_plan)
+        return places
