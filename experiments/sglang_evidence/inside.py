@@ -88,11 +88,8 @@ def wrong_rule() -> None:
     """A law that is not the target's: its distribution is sharpened before every draw."""
 
     def around(worker: Any) -> None:
-        import sys
-
-        module: Any = sys.modules[worker.__module__]
-        stock = module.choose
-        module.choose = lambda logits, sampling, width: stock(logits / SHARPER, sampling, width)
+        stock = worker._choices
+        worker._choices = lambda self, logits, sampling: stock(self, logits / SHARPER, sampling)
 
     _on_worker(around)
 
