@@ -3,7 +3,7 @@
 An experiment is a function named by ``_target_``. It takes the composed, resolved configuration as a plain dictionary
 and the run id to use where none is given, and returns a JSON object, which becomes the last line of standard output.
 Exit status: 0; 1 when a cell failed (or, with ``strict=true``, is suspect) or something broke; 2 for a configuration
-error, one line on standard error; 130 or 143 after Ctrl-C or SIGTERM.
+error, one line on standard error; 130, 143 or 129 after Ctrl-C, SIGTERM or SIGHUP.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import re
 import secrets
 import sys
 import traceback
+from contextlib import suppress
 from datetime import datetime
 from importlib import import_module
 from pathlib import Path
@@ -27,11 +28,12 @@ from hydra.errors import ConfigCompositionException, HydraException, MissingConf
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from ddbench.errors import ConfigError, JobEnded
+from ddbench.errors import Broken, ConfigError, JobEnded
+from ddbench.multirun import Refused, Stopped, ended, note_end
 from ddbench.redaction import USER, hide, learn, redact, secret_in
 from ddbench.several import with_workloads
 
-SIGNAL_EXIT = {"SIGINT": 130, "SIGTERM": 143}
+SIGNAL_EXIT = {"SIGHUP": 129, "SIGINT": 130, "SIGTERM": 143}
 
 
 def main() -> None:
@@ -46,7 +48,12 @@ def run() -> int:
     here = platform.node(), os.getpid()
 
     def job(config: DictConfig) -> None:
-        codes.append(_run_job(config, run_id))
+        stopped = ended()
+        codes.append(_run_job(config, run_id) if stopped is None else stopped)
+        if codes[-1] in SIGNAL_EXIT.values():
+            note_end(codes[-1])
+            if (platform.node(), os.getpid()) == here:
+                raise Stopped(codes[-1])
         if codes[-1] and (platform.node(), os.getpid()) != here:
             raise JobEnded(codes[-1])  # Hydra's launcher brings it home
 
@@ -56,8 +63,12 @@ def run() -> int:
         door(job)()
     except KeyboardInterrupt:
         return SIGNAL_EXIT["SIGINT"]
-    except JobEnded as ended:
-        return max([*codes, ended.code])
+    except Refused as refused:
+        return _refuse(str(refused))
+    except Stopped as stopped:
+        return stopped.code
+    except JobEnded as failed:
+        return max([*codes, failed.code])
     except Exception as error:  # noqa: BLE001  a job catches its own: this is Hydra composing the configuration
         return _refuse(explain(error))
     return max(codes, default=0)
@@ -86,11 +97,15 @@ def _run_job(config: DictConfig, run_id: str) -> int:
         return _refuse(str(error))
     except OmegaConfBaseException as error:
         return _refuse(explain(error))
+    except Broken as error:
+        sys.stderr.write(f"error: {hide(str(error))}\n")
+        return 1
     except Exception:  # noqa: BLE001  the last stop: whatever broke, say so and exit 1
         sys.stderr.write(USER.sub(r"\g<before><hidden>", redact(traceback.format_exc())))
         return 1
-    sys.stdout.write(json.dumps(summary, allow_nan=False) + "\n")
-    sys.stdout.flush()
+    with suppress(OSError):  # a terminal that was closed
+        sys.stdout.write(json.dumps(summary, allow_nan=False) + "\n")
+        sys.stdout.flush()
     return exit_status(summary, strict=bool(plain.get("strict")))
 
 

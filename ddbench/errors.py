@@ -13,6 +13,10 @@ class ConfigError(ValueError):
         super().__init__(hide(f"{key}={value!r}: {allowed}"))
 
 
+class Broken(Exception):
+    """Something outside that broke, an engine or a host, which no setting mends; the text is one line."""
+
+
 class DrafterMismatch(ConfigError):
     """A drafter checkpoint that does not belong to the target, or is not of the kind it was named as."""
 

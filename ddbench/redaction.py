@@ -7,11 +7,13 @@ A name is a secret's if its last word is one of those (``HF_TOKEN``, ``wandb_api
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 SECRET_NAME = re.compile(r"(?i)(?:^|[_.\-])(?:api_?key|key|token|secret|password|passwd|credentials?)$")
 NOT_SECRET = ("host.key", "host.hosts.key")  # a file's path
@@ -84,6 +86,19 @@ def secret_in(config: Any, place: str = "") -> tuple[str, str] | None:
     return _secret_in(config, place, _known())
 
 
+def said_secret(config: Any, place: str = "") -> str | None:
+    """The dotted key under which a text is written out that is called a secret, or holds what looks like one, as
+    ``export API_KEY=x`` does; None where none is. Interpolations and paths are no secrets."""
+    if isinstance(config, Mapping):
+        inner = ((f"{place}.{name}" if place else str(name), value) for name, value in config.items())
+        return next((found for where, value in inner if (found := said_secret(value, where)) is not None), None)
+    if isinstance(config, list | tuple):
+        return next((found for value in config if (found := said_secret(value, place)) is not None), None)
+    if not isinstance(config, str) or not config or config.startswith(("${", "/", "~")):
+        return None
+    return place if is_secret(place) or any(_looks_secret(config)) or redact(config) != config else None
+
+
 def redacted(data: Any) -> Any:
     """Plain data with every known secret replaced in its texts; a copy."""
     if isinstance(data, Mapping):
@@ -113,7 +128,13 @@ def _known() -> list[tuple[str, str]]:
     """Value and name of every secret, the longest first, since one may hold another."""
     named = {value: name for name, value in os.environ.items() if is_secret(name) and not Path(value).is_absolute()}
     known = _configured | {value: name for value, name in named.items() if len(value) >= SHORTEST}
+    known |= {other: name for value, name in known.items() for other in _spellings(value)}
     return sorted(known.items(), key=lambda item: -len(item[0]))
+
+
+def _spellings(value: str) -> list[str]:
+    """How a text stands in JSON, in Python and in a URL."""
+    return [json.dumps(value)[1:-1], json.dumps(value, ensure_ascii=False)[1:-1], repr(value)[1:-1], quote(value, "")]
 
 
 def _secret_in(config: Any, place: str, known: list[tuple[str, str]]) -> tuple[str, str] | None:

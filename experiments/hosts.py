@@ -11,14 +11,12 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from ddbench.errors import ConfigError
+from experiments.holding import holding
 from experiments.progress import say, warn
 from experiments.typed import build
 from runners.hosts import Host, HostConfig, HostFailure, host_of
 from runners.hosts.config import check_lists
-from runners.keeper import LOCKED
 
-HELD = ("sleep", "infinity")  # what keeps a lock on a host
-SETTLE_S = 1.0  # after which a lock that is taken has been told
 # Whether files can be made in a folder, or where it would be made; nothing is left there. Runs on the host.
 WRITE = """
 import os, sys, tempfile
@@ -95,10 +93,16 @@ def check_workdir(host: Host) -> None:
     """Raises ConfigError where nothing can be written into ``host.workdir`` of a host behind ssh."""
     if host.is_local:
         return
-    done = host.run([host.config.python, "-I", "-c", WRITE, host.path()])
-    if not done.ok:
+    said = unwritable(host, host.config.python, host.path())
+    if said is not None:
         which = host.config.member or host.config.name
-        raise ConfigError("host.workdir", host.config.workdir, f"a folder on host {which} to write into ({done.said})")
+        raise ConfigError("host.workdir", host.config.workdir, f"a folder on host {which} to write into ({said})")
+
+
+def unwritable(host: Host, python: str, folder: str) -> str | None:
+    """Why nothing can be written into a folder of a host, which may not exist yet; None where something can."""
+    done = host.run([python, "-I", "-c", WRITE, folder])
+    return None if done.ok else done.said
 
 
 @contextlib.contextmanager
@@ -125,7 +129,7 @@ def claimed(config: HostConfig, dry_run: bool = False) -> Iterator[HostConfig]:
         for member in hosts_of(config):
             chosen = replace(member, name=config.name, member=member.name)
             try:
-                held.enter_context(_hold(reached(chosen), Path(scratch) / f"{member.name}.log"))
+                held.enter_context(holding(reached(chosen), Path(scratch) / f"{member.name}.log"))
             except (ConfigError, HostFailure) as error:
                 refused.append(f"{member.name}: {error}")
                 warn(f"host {member.name} is left out: {error}")
@@ -220,17 +224,3 @@ def _member(around: Mapping[str, Any], entry: Any, key: str) -> HostConfig:
         if error.key.startswith(key):
             raise
         raise ConfigError(f"{key}.{error.key.removeprefix('host.')}", error.value, error.allowed) from None
-
-
-@contextlib.contextmanager
-def _hold(host: Host, log: Path) -> Iterator[None]:
-    """Holds a host, or those of its GPUs that may be used, while in the context. Raises ConfigError if it is held."""
-    gpus = host.config.gpus
-    lock = "worker" if gpus is None else "worker-gpu-" + "-".join(map(str, sorted(gpus)))
-    process = host.start(HELD, log=log, grace_s=0.0, locks=[lock])
-    try:
-        if process.wait(SETTLE_S) == LOCKED:
-            raise ConfigError("host.hosts", host.config.member, "a host that no other process works on")
-        yield
-    finally:
-        process.stop()

@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM: the first Ctrl-C lets the running cell end, all else ends a sweep at once, in good order."""
+"""Ctrl-C, SIGTERM, SIGHUP: the first Ctrl-C lets the running cell end, all else ends a sweep at once, in good order."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ECHO_S = 1.0  # a repeat within this time is an echo: `timeout` and shells signa
 
 
 class Interrupted(KeyboardInterrupt):
-    """A SIGINT or SIGTERM that ends the work at once. One more ends the process."""
+    """A SIGINT, SIGTERM or SIGHUP that ends the work at once. One more ends the process."""
 
     def __init__(self, name: str) -> None:
         super().__init__(name)
@@ -49,7 +49,9 @@ class Stop:
 
 @contextmanager
 def interruptible() -> Iterator[Stop]:
-    """Turns SIGINT and SIGTERM into :class:`Interrupted`; puts the handlers back at the end.
+    """Turns SIGINT, SIGTERM and SIGHUP into :class:`Interrupted`; puts the handlers back at the end.
+
+    SIGHUP, by which a terminal says that it is closed, stays ignored where it is (``nohup``).
 
     Of signals within a second of each other the later ones are echoes. After Interrupted the next signal has its usual
     effect. Outside the main thread, where Python has no handlers, signals are left as they are.
@@ -58,7 +60,9 @@ def interruptible() -> Iterator[Stop]:
     if threading.current_thread() is not threading.main_thread():
         yield stop
         return
-    caught = (signal.SIGINT, signal.SIGTERM)
+    caught = [signal.SIGINT, signal.SIGTERM]
+    if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:
+        caught.append(signal.SIGHUP)
     last = -ECHO_S
 
     def handle(number: int, _: FrameType | None) -> None:

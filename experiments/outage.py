@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 
-from ddbench.errors import ConfigError
+from ddbench.errors import Broken, ConfigError
 from experiments.interrupt import Stop
 from experiments.progress import duration, say, warn
 from runners.base import EngineFailure
@@ -16,7 +16,7 @@ SAID_S = 60.0  # how often a wait is spoken of
 POLL_S = 0.1
 
 
-class HostAway(Exception):
+class HostAway(Broken):
     """The host does not come back: the sweep ends here, and goes on with its ``run_id`` once the host is there."""
 
 

@@ -2,14 +2,15 @@
 
 Run by path, in a session of its own, with nothing but Python >= 3.9: hosts behind ssh need no more. Two ways:
 
-    python -I keeper.py GRACE_S PARENT_PID [--lock PATH]... -- COMMAND...
+    python -I keeper.py GRACE_S PARENT_PID [--lock NAME]... -- COMMAND...
     python -I keeper.py -
 
 It starts the command, waits for it and ends with its exit status. When it is told to end (SIGTERM), or its parent is
 gone, or the command itself has ended, every process that came from the command gets SIGTERM, and SIGKILL after the
 grace period. On Linux the orphans of the command become children of this process (``PR_SET_CHILD_SUBREAPER``, see
 prctl(2)), so that even one that has left the process group is found, and the command is killed if this process is
-(``PR_SET_PDEATHSIG``). A lock file (flock(2)) that another process holds ends it before the command starts.
+(``PR_SET_PDEATHSIG``). A lock (flock(2) of a file in ``LOCKS``) that another process holds ends it before the command
+starts.
 
 With ``-`` it is told what to do by one line of JSON on standard input: ``argv``, ``env`` (changes, null takes a
 variable away), ``locks``, ``grace_s`` and ``silence_s``. Its parent is gone when standard input ends, or has said
@@ -38,6 +39,8 @@ POLL_S = 0.05
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36  # <linux/prctl.h>
 LOCKED = 75  # exit status when a lock is held by another; EX_TEMPFAIL of <sysexits.h>
 NOT_STARTED = 127  # exit status, as a shell gives it, when the command cannot be executed
+# One folder for all users, runs and ways to a machine, whatever TMPDIR says: who looks elsewhere sees no lock.
+LOCKS = Path("/tmp/ddbench-locks")
 SENT = "-"  # in the place of the arguments: they come over standard input
 
 
@@ -116,20 +119,36 @@ def _tell(status: int, what: dict[str, int]) -> None:
         return  # nobody is there to hear it
 
 
-def lock(path: str) -> str | None:
-    """Holds a lock until this process ends; why that cannot be, in words."""
+def lock(name: str) -> str | None:
+    """Holds a lock of this machine until this process ends; why that cannot be, in words."""
+    path = LOCKS / f"{name}.lock"
     try:
-        Path(path).parent.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        descriptor = _open_for_all(path)
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
         if error.errno != errno.EWOULDBLOCK:
             return f"cannot lock {path}: {error.strerror}"
-        holder = Path(path).read_text(encoding="utf-8").strip()
-        return f"{Path(path).stem} is in use by process {holder or 'unknown'} (lock file {path})"
+        holder = path.read_text(encoding="utf-8").strip()
+        return f"{name} is in use by process {holder or 'unknown'} (lock file {path})"
     os.ftruncate(descriptor, 0)
     os.write(descriptor, str(os.getpid()).encode())
     return None
+
+
+def _open_for_all(path: Path) -> int:
+    """A file that every user of the machine may open, whoever made it. Raises OSError."""
+    before = os.umask(0)
+    try:
+        path.parent.mkdir(mode=0o1777, exist_ok=True)
+        flags = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
+        for how in (flags, flags | os.O_CREAT | os.O_EXCL, flags):  # another may make it between the first two
+            try:
+                return os.open(path, how, 0o666)
+            except (FileNotFoundError, FileExistsError):
+                continue
+        return os.open(path, flags)
+    finally:
+        os.umask(before)
 
 
 def _end_descendants(server: subprocess.Popen[bytes], grace_s: float) -> None:

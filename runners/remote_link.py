@@ -19,12 +19,14 @@ from runners.devices import gpus_of
 from runners.gpu_locks import lock_names
 from runners.hosts import Host, HostFailure
 from runners.hosts.shipping import model_there, source
+from runners.keeper import LOCKED
 from runners.ports import LOOPBACK
 from runners.server import describe_exit
 from runners.worker_door import KEY, decoded
 
 START_TIMEOUT_S = 120.0  # until the process listens; models load after that
 GRACE_S = 2.0
+KEPT_DAYS = 2  # of folders of runs that nobody has touched
 POLL_S = 0.1
 DYING_S = 10.0
 
@@ -44,6 +46,9 @@ class RemoteLink:
         self._folder = host.path("runs", secrets.token_hex(8))
         self._open = contextlib.ExitStack()
         key = secrets.token_hex(16)
+        # What clients left behind that were killed: every cell touches the folder of its own.
+        old = ["-mindepth", "1", "-maxdepth", "1", "-mtime", f"+{KEPT_DAYS}", "-exec", "rm", "-rf", "--", "{}", "+"]
+        host.run(["find", host.path("runs"), *old])
         # Its GPU is locked there by the name that every engine uses.
         alone = replace(host.config, share_gpus=True)
         there = replace(spec, model=model_there(host, spec.model), host=alone)
@@ -91,6 +96,8 @@ class RemoteLink:
         self._keep_log()
         if self._process.lost is not None:
             return HostFailure(f"the engine process was lost: {self._process.lost}")
+        if code == LOCKED:
+            return EngineFailure(f"the engine got no GPU (host.share_gpus): {said}", "busy")
         how = "it closed its line" if code is None else describe_exit(code)
         return EngineFailure(f"the engine process died ({how}){f': {said}' if said else ''}")
 

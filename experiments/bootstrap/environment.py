@@ -11,6 +11,7 @@ from typing import Any
 from ddbench.errors import ConfigError
 from experiments.bootstrap.recipes import Recipe
 from experiments.bootstrap.wheel import write_wheel
+from experiments.hosts import unwritable
 from experiments.progress import say
 from runners import environments
 from runners.hosts import Completed, Host
@@ -30,11 +31,13 @@ def make(host: Host, engine: str, device: str, recipe: Recipe, wheelhouse: Path 
     folder = environments.default_folder(host, engine, device)
     python, mark = f"{folder}/bin/python", f"{folder}/{MARK}"
     known = host.run(["cat", mark])
-    if known.ok and known.stdout == recipe.mark:
+    if known.ok and known.stdout.endswith(recipe.mark):
         return python
     say(f"making {folder} with {', '.join(recipe.packages)} (some minutes and gigabytes, once)")
     if not host.run([python, "-c", "pass"]).ok:
         maker = sys.executable if host.is_local else host.config.python
+        if host.is_local and (said := unwritable(host, maker, folder)) is not None:
+            raise ConfigError("experiment", "bootstrap", f"a folder {folder} that can be made ({said})")
         made = host.run([maker, "-m", "venv", folder], timeout_s=600.0)
         if not made.ok:
             raise ConfigError("host.python", maker, f"a Python that can make environments ({made.said})")

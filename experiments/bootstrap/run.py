@@ -11,7 +11,6 @@ entry points, and nothing else of ddbench is used there.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,12 +18,13 @@ from typing import Any
 from ddbench.errors import ConfigError
 from experiments.bootstrap.environment import install_plugin, make
 from experiments.bootstrap.recipes import Recipe, recipe_of
-from experiments.hosts import hosts_of
-from experiments.progress import say
+from experiments.hosts import hosts_of, reached
+from experiments.progress import say, warn
 from experiments.settings import EngineSettings
 from experiments.typed import build
 from runners import environments
-from runners.hosts import Host, HostConfig, open_host
+from runners.hosts import Host, HostConfig, HostFailure
+from runners.hosts.config import check_lists
 
 
 @dataclass(frozen=True)
@@ -43,33 +43,61 @@ class BootstrapSettings:
 def run(config: Mapping[str, Any], run_id: str) -> dict[str, Any]:
     """Makes, completes or checks the environment of ``engine.name`` on the host, and says how to use it.
 
+    Of a list of hosts, each: one that cannot be used stops no other, and is an error in the summary.
+
     Raises:
-        ConfigError: an engine without an environment of its own, or packages that cannot be installed.
-        HostFailure: the host is down.
+        ConfigError: an engine without an environment of its own, a host that cannot be used, or packages that cannot be
+            installed.
     """
     engine = build(EngineSettings, config["engine"], "engine")
     asked = build(BootstrapSettings, config.get("bootstrap") or {}, "bootstrap")
     recipe = recipe_of(engine.name, engine.device)
-    members = hosts_of(build(HostConfig, config["host"], "host"))
-    each = [_on_host(member, engine, asked, recipe) for member in members]
-    if len(each) == 1:
-        return each[0]
+    if engine.url is not None:
+        raise ConfigError("engine.url", engine.url, "null: an environment is made, and no server is asked")
+    if isinstance(config["host"], Mapping):
+        check_lists(config["host"])
+    host = build(HostConfig, config["host"], "host")
+    members = hosts_of(host)
+    for member in members:
+        member.check_files()
+    if not host.hosts:
+        return _on_host(host, engine, asked, recipe)
+    each = [_of_list(member, engine, asked, recipe) for member in members]
     errors = [f"{one['host']}: {one['error']}" for one in each if "error" in one]
     summary: dict[str, Any] = {"hosts": each, "cells": {}}
     return summary | {"error": "; ".join(errors)} if errors else summary
 
 
+def _of_list(config: HostConfig, engine: EngineSettings, asked: BootstrapSettings, recipe: Recipe) -> dict[str, Any]:
+    """The same on one of several hosts, whatever is wrong with it."""
+    try:
+        return _on_host(config, engine, asked, recipe)
+    except ConfigError as error:
+        warn(f"host {config.name}: {error}")
+        return {"host": config.name, "error": str(error)}
+
+
 def _on_host(config: HostConfig, engine: EngineSettings, asked: BootstrapSettings, recipe: Recipe) -> dict[str, Any]:
-    with closing(open_host(config)) as host:
-        if _adopted(host, engine):
-            return _adopt(host, engine, asked.install_plugin)
-        wheelhouse = None if asked.wheelhouse is None else Path(asked.wheelhouse).expanduser()
-        python = make(host, engine.name, engine.device, recipe, wheelhouse)
-        facts = environments.ask(host, engine.name, python)
-        environments.check_engine(engine.name, python, facts)
-        facts = install_plugin(host, engine.name, python, facts)
-        say(f"{_described(engine.name, facts)} is ready; engine.python=null finds it, or write engine.python={python}")
-        return _summary(host, engine, python, facts)
+    """Raises ConfigError for a host that cannot be used; one that is lost later is an error in the summary."""
+    host = reached(config)
+    try:
+        return _bootstrapped(host, engine, asked, recipe)
+    except HostFailure as failure:
+        return {"host": config.name, "error": str(failure), "cells": {}}
+    finally:
+        host.close()
+
+
+def _bootstrapped(host: Host, engine: EngineSettings, asked: BootstrapSettings, recipe: Recipe) -> dict[str, Any]:
+    if _adopted(host, engine):
+        return _adopt(host, engine, asked.install_plugin)
+    wheelhouse = None if asked.wheelhouse is None else Path(asked.wheelhouse).expanduser()
+    python = make(host, engine.name, engine.device, recipe, wheelhouse)
+    facts = environments.ask(host, engine.name, python)
+    environments.check_engine(engine.name, python, facts)
+    facts = install_plugin(host, engine.name, python, facts)
+    say(f"{_described(engine.name, facts)} is ready; engine.python=null finds it, or write engine.python={python}")
+    return _summary(host, engine, python, facts)
 
 
 def _adopted(host: Host, engine: EngineSettings) -> bool:

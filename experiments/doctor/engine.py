@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
+from ddbench.errors import ConfigError
 from experiments.doctor.findings import Finding
 from experiments.engines import engine_of
 from experiments.progress import counted
@@ -13,6 +14,7 @@ from experiments.settings import Settings
 from experiments.shapes import Shape, drafter_of, grid
 from runners import environments
 from runners.hosts import Host
+from runners.published.checkout import look
 
 BUILT_IN = ("torch", "transformers", "safetensors", "tokenizers")
 # Runs under the interpreter that is looked at: device and names, to their versions and the GPUs that torch sees.
@@ -48,6 +50,17 @@ def built_in_findings(host: Host, python: str, device: str) -> Iterator[Finding]
     yield Finding("ok", "python", f"{python}: {', '.join(f'{name} {found[name]}' for name in BUILT_IN[:2])}")
     if found["gpus"] == 0:
         yield Finding("missing", "engine gpu", f"torch in {python} sees no GPU", "a torch built for this driver")
+
+
+def checkout_findings(settings: Settings) -> Iterator[Finding]:
+    """The checkout that ``engine=published`` runs: whether it can be used, which state of it, under which licence."""
+    try:
+        version = engine_of(settings.engine.name).version(settings)
+    except ConfigError as error:
+        yield Finding("missing", "checkout", str(error), "git clone it, and name the folder in engine.checkout")
+        return
+    licence = look(settings.engine.checkout).licence
+    yield Finding("ok", "checkout", f"{version}; licence file: {licence or 'none'}")
 
 
 def environment_findings(host: Host, settings: Settings, python: str, facts: dict[str, Any]) -> Iterator[Finding]:

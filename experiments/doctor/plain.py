@@ -23,7 +23,7 @@ def look(host: Host, models: int, places: list[str]) -> dict[str, Any]:
     if not now.ok:
         raise EngineFailure(f"date on {host.config.name}: {now.said}")
     return {
-        "time": float(now.stdout),
+        "time": float(now.stdout.split()[-1]),
         "free_gib": {place: free_gib(host, place) for place in places},
         "cache": None,
         "models": [{"state": "unknown", "why": "no Python of use there"}] * models,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import sys
 import time
 from collections import Counter
@@ -40,7 +41,7 @@ class DoctorSettings:
 
     def __post_init__(self) -> None:
         for name in ("free_disk_gib", "clock_s"):
-            if getattr(self, name) < 0:
+            if not 0 <= getattr(self, name) < math.inf:
                 raise ConfigError(f"doctor.{name}", getattr(self, name), "a number >= 0")
 
 
@@ -130,7 +131,7 @@ class _Environment:
     def findings(self) -> Iterator[Finding]:
         if self.settings.engine.url is not None:
             self.ready = True  # a server of somebody else's: it is asked for its version by the strategies
-        elif self.settings.engine.name == "reference":
+        elif self.settings.engine.name in ("reference", "published"):
             yield from self._built_in()
         else:
             yield from self._own()
@@ -138,6 +139,8 @@ class _Environment:
     def _built_in(self) -> Iterator[Finding]:
         python = sys.executable if self.host.is_local else python_on(self.host.config)
         found = list(engine.built_in_findings(self.host, python, self.settings.engine.device))
+        if self.settings.engine.name == "published":
+            found += engine.checkout_findings(self.settings)
         self.ready = all(finding.state not in BAD for finding in found)
         self.python = python if self.ready else self.python
         yield from found

@@ -7,7 +7,6 @@ import shlex
 import sys
 from collections import Counter
 from collections.abc import Callable, Mapping
-from contextlib import closing
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -15,7 +14,7 @@ from typing import Any
 
 from ddbench.errors import ConfigError
 from experiments import sweep
-from experiments.hosts import hosts_of
+from experiments.hosts import hosts_of, reached
 from experiments.progress import say, warn
 from experiments.settings import Settings, load_settings, one_workload
 from experiments.typed import build
@@ -24,7 +23,6 @@ from experiments.validate.predict import write
 from experiments.validate.predictions import COMMITTED, Machine, choose, read_machines
 from experiments.validate.verdict import Line, Missing, Run, Value, judge, verdict
 from runners.base import EngineFailure
-from runners.hosts import open_host
 from runners.machine import machine_facts
 
 PARTS = ("host", "tiny", "rounds")
@@ -167,9 +165,22 @@ def _sweep(config: Mapping[str, Any], folder: Path, name: str, counts: dict[str,
 
 
 def _host_facts(settings: Settings) -> dict[str, Any]:
-    """Of a list of hosts, the first: all of one list hold the same card."""
-    with closing(open_host(hosts_of(settings.host)[0])) as host:
-        return host.facts()
+    """Of a list of hosts, of the first that answers: all of one list hold the same card.
+
+    Raises:
+        ConfigError: none can be used.
+        HostFailure: it is lost while it is asked.
+    """
+    refused = []
+    for member in hosts_of(settings.host):
+        try:
+            return reached(member).facts()
+        except ConfigError as error:
+            if not settings.host.hosts:
+                raise
+            refused.append(f"{member.name}: {error}")
+    names = [member.name for member in hosts_of(settings.host)]
+    raise ConfigError("host.hosts", names, f"a host that answers ({'; '.join(refused)})")
 
 
 def _gpu(settings: Settings, facts: Mapping[str, Any]) -> tuple[str | None, int]:

@@ -14,6 +14,7 @@ import tempfile
 from pathlib import Path
 from typing import IO
 
+START = b"ddbench archive\n"  # before it a login shell may have said something of its own
 NAME = "content"  # of the entry at the top
 END = "end"  # of an empty entry after all others: without it the stream was cut
 FAILED = 3
@@ -21,6 +22,7 @@ FAILED = 3
 
 def write(source: Path, stream: IO[bytes]) -> None:
     """Writes a file or folder, links followed, without owners. Raises OSError."""
+    stream.write(START)
     with tarfile.open(fileobj=stream, mode="w|", dereference=True) as archive:
         archive.add(source, NAME, filter=_anonymous)
         archive.addfile(tarfile.TarInfo(END), io.BytesIO())
@@ -33,6 +35,8 @@ def read(stream: IO[bytes], target: Path) -> None:
         OSError: it cannot be written.
         tarfile.TarError: the stream is not whole.
     """
+    if not any(line.endswith(START) for line in iter(stream.readline, b"")):
+        raise tarfile.TarError("nothing came")
     target.parent.mkdir(parents=True, exist_ok=True)
     scratch = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
     safe = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}

@@ -117,8 +117,8 @@ class Host(Protocol):
         """Starts a program in a process group of its own under :mod:`runners.keeper`, which ends it when this process
         or the connection to it is gone. Output is appended to ``log``, here, as it comes.
 
-        ``locks`` are names that are held on the host as long as the program runs (a GPU, say); one that another
-        program holds ends this one at once with status 75 and a line in ``log``.
+        ``locks`` are names (of a GPU, say) that are held on the host, for all its users, as long as the program runs;
+        one that another program holds ends this one at once with status 75 and a line in ``log``.
         """
 
     def start_script(self, module: ModuleType, words: Sequence[str], *, log: Path) -> Process:

@@ -24,6 +24,7 @@ from ddbench.errors import ConfigError
 from runners.hosts.base import Completed, HostFailure
 from runners.hosts.config import HostConfig
 from runners.hosts.local import LocalHost, LocalProcess
+from runners.places import place
 
 T = TypeVar("T")
 
@@ -33,7 +34,7 @@ MARGIN_S = 15.0  # that a command's own time limit may need to work
 TIMED_OUT = 124  # exit status of timeout(1)
 SSH_FAILED = 255  # exit status of ssh(1) for a failure of its own, and of a command that a signal ended
 FOLDER = "ddbench-ssh-"
-LONGEST_PLACE = 48  # characters; unix(7) allows 108 for the whole, and ssh adds to the name while it makes it
+LONGEST_PLACE = 46  # characters; unix(7) allows 108 for the whole, and ssh adds to the name while it makes it
 
 
 class Connection:
@@ -156,7 +157,7 @@ class Connection:
         config.check_files()
         if shutil.which("ssh") is None:
             raise ConfigError("host.kind", config.kind, "local: there is no `ssh` program on this machine")
-        if self.folder is None:
+        if self.folder is None or not self.folder.is_dir():  # whoever tidies up /tmp may have taken it
             self.folder = _private_folder()
         log = self.folder / "ssh.log"
         log.unlink(missing_ok=True)
@@ -233,6 +234,8 @@ class Connection:
             "ForwardAgent": "no",
             "ForwardX11": "no",
             "PermitLocalCommand": "no",
+            "RemoteCommand": "none",
+            "RequestTTY": "no",
             "LogLevel": "ERROR",
         }
         if config.known_hosts is not None:
@@ -252,13 +255,14 @@ def _limited(line: str, timeout_s: float) -> str:
 
 def _private_folder() -> Path:
     """A new folder for a socket, whose name must be short. Those of processes that were killed are removed."""
-    place = Path(tempfile.gettempdir())
-    place = place if len(str(place)) <= LONGEST_PLACE else Path("/tmp")
-    for left in place.glob(f"{FOLDER}*"):
-        pid = left.name.removeprefix(FOLDER).partition("-")[0]
+    folder = Path(tempfile.gettempdir())
+    folder = folder if len(str(folder)) <= LONGEST_PLACE else Path("/tmp")
+    ours = f"{FOLDER}{place()[:6]}-"  # of processes that can be seen from here
+    for left in folder.glob(f"{ours}*"):
+        pid = left.name.removeprefix(ours).partition("-")[0]
         if pid.isdigit() and not psutil.pid_exists(int(pid)):
             shutil.rmtree(left, ignore_errors=True)
-    return Path(tempfile.mkdtemp(prefix=f"{FOLDER}{os.getpid()}-", dir=place))
+    return Path(tempfile.mkdtemp(prefix=f"{ours}{os.getpid()}-", dir=folder))
 
 
 def _file(path: str) -> str:

@@ -8,7 +8,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -92,7 +91,7 @@ class LocalProcess:
 
 
 class LocalHost:
-    """See :class:`runners.hosts.base.Host`. The folder of locks is one for each user, whatever run wants them."""
+    """See :class:`runners.hosts.base.Host`."""
 
     is_local = True
 
@@ -135,7 +134,7 @@ class LocalHost:
         locks: Sequence[str] = (),
     ) -> LocalProcess:
         wrapper = [sys.executable, "-I", str(Path(keeper.__file__)), str(grace_s), str(os.getpid())]
-        held = [part for name in locks for part in ("--lock", str(lock_folder() / f"{name}.lock"))]
+        held = [part for name in locks for part in ("--lock", name)]
         with log.open("ab") as stream:
             child = subprocess.Popen(
                 [*wrapper, *held, "--", *argv],
@@ -192,11 +191,6 @@ def merged(changes: Mapping[str, str | None]) -> dict[str, str]:
     """This process's environment under ``changes``; a value of None takes a variable away."""
     laid: dict[str, str | None] = {**os.environ, **changes}
     return {name: value for name, value in laid.items() if value is not None}
-
-
-def lock_folder() -> Path:
-    """Where the locks of this user are on this machine."""
-    return Path(tempfile.gettempdir()) / f"ddbench-locks-{os.getuid()}"
 
 
 def _copy(source: Path, target: Path) -> None:

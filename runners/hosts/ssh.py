@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import itertools
 import json
 import shlex
 import tarfile
@@ -55,7 +56,7 @@ class SshHost:
         self._connection = Connection(config)
         self._home: str | None = None
         self._scripts: dict[str, str] = {}  # by module, where ours are on the host
-        self._started = 0
+        self._numbers = itertools.count(1)  # of what was started
 
     def connect(self) -> None:
         self._connection.ensure()
@@ -85,19 +86,18 @@ class SshHost:
         order = {
             "argv": [self.expand(argv[0]), *argv[1:]],
             "env": dict(env or {}),
-            "locks": [self.path("locks", f"{name}.lock") for name in locks],
+            "locks": list(locks),
             "grace_s": grace_s,
             "silence_s": SILENCE_S,
         }
         line = shlex.join(["env", f"{agent.MARK}={mark}", self._python, "-I", self._script(keeper), keeper.SENT])
         self._connection.ensure()
         assert self._connection.folder is not None
-        self._started += 1
         return SshProcess(
             self._connection.arguments(f"exec {line}"),
             order,
             log,
-            self._connection.folder / f"process-{self._started}.status",
+            self._connection.folder / f"process-{next(self._numbers)}.status",
             name=self._connection.name,
             bury=lambda patience_s: self._bury(mark, patience_s),
             listens=lambda port: bool(self._ask("listens", mark, str(port))),

@@ -117,7 +117,7 @@ def test_published_pairs(model: str) -> None:
 
 
 def test_all_published_pairs_are_there() -> None:
-    assert {*PUBLISHED, "tiny", "tiny_untrained"} == set(options("model"))
+    assert {*PUBLISHED, "tiny", "tiny_hybrid", "tiny_untrained"} == set(options("model"))
 
 
 @pytest.mark.parametrize(

@@ -15,10 +15,12 @@ from typing import Any
 from experiments import sweep
 from experiments.engines import ENGINES
 from experiments.engines.reference import ReferenceEngine
+from experiments.hosts import reached
 from experiments.settings import Settings
 from runners.base import CellJob, CellOutcome, EngineFailure, Prompt, Runner, ServerSpec
 from runners.client import Completion
 from runners.completions import TokenRequest
+from runners.hosts import LOCAL, host_of
 from runners.load import ClosedLoop, run_load
 from runners.server import Server, ServerCommand
 from runners.tables import histogram, write_rows
@@ -33,6 +35,7 @@ def run(config: Mapping[str, Any], run_id: str) -> dict[str, Any]:
 
 class StandInEngine(ReferenceEngine):
     def version(self, settings: Settings) -> str:
+        reached(settings.host)
         return "stand-in 1"
 
     def runner(self, spec: ServerSpec) -> Runner:
@@ -55,6 +58,7 @@ class StandInRunner:
             start_timeout_s=self.spec.start_s,
             grace_s=1.0,
             name="the stand-in",
+            host=host_of(self.spec.host or LOCAL),
         )
         self._server = Server.start(command, Path(self._scratch.name) / "server.log")
         return {"engine_threads": 1, "prompt_tokens": [len(prompt.turns[0]) for prompt in self.spec.prompts]}

@@ -10,11 +10,13 @@ from __future__ import annotations
 
 import http.server
 import json
+import os
 import sys
 import time
 from collections.abc import Iterator
 
 GAP_S = 0.006
+HUNGRY = 5  # a depth that takes more memory than there is
 
 
 class Handler(http.server.BaseHTTPRequestHandler):
@@ -29,6 +31,10 @@ class Handler(http.server.BaseHTTPRequestHandler):
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         self.send_response(200)
         self.end_headers()
+        if body["top_k"] == HUNGRY:
+            sys.stderr.write("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.\n")
+            sys.stderr.flush()
+            os._exit(1)
         tokens = 0
         for ids in chunks(body["prompt"], body["max_tokens"], body["top_k"]):
             tokens += len(ids)

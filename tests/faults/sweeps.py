@@ -61,14 +61,14 @@ class Process:
 
     def engines(self) -> list[psutil.Process]:
         """The engine, once it is itself and no longer on its way to be."""
-        return [each for each in self.family() if _is_engine(each)]
+        return [each for each in self.family() if is_engine(each)]
 
     def measures(self, folder: Path) -> bool:
         """Whether it has an engine and is at a cell."""
         return any((folder / ".running").glob("*/*")) and len(self.engines()) == 1
 
 
-def _is_engine(process: psutil.Process) -> bool:
+def is_engine(process: psutil.Process) -> bool:
     try:
         line = process.cmdline()
     except psutil.NoSuchProcess:
@@ -181,6 +181,10 @@ def lives(process: psutil.Process) -> bool:
         return bool(process.is_running() and process.status() != psutil.STATUS_ZOMBIE)
     except psutil.NoSuchProcess:
         return False
+
+
+def gone(*processes: psutil.Process) -> None:
+    wait_for(lambda: not any(map(lives, processes)), 10)
 
 
 def ports(processes: list[psutil.Process]) -> list[int]:

@@ -127,6 +127,22 @@ def test_without_hard_links_a_claim_is_made_all_the_same(tmp_path: Path, monkeyp
     assert not second.take("cell", "g")
 
 
+def test_an_answer_of_nfs_that_got_lost_is_no_refusal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The server made the link, and the client hears of an error: the count of the draft's links tells the truth."""
+    link = os.link
+
+    def lost(source: Path, target: Path) -> None:
+        link(source, target)
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(os, "link", lost)
+    first = Claims(tmp_path / "claims")
+    assert first.take("cell", "g")
+    assert first.holds("cell")
+    monkeypatch.setattr(os, "link", link)
+    assert not Claims(tmp_path / "claims").take("cell", "g")
+
+
 def test_an_owner_is_told_from_a_later_process_of_its_number() -> None:
     mine = this_process()
     assert Owner.from_name(mine.name) == mine

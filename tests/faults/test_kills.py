@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 
 import psutil
-from sweeps import CELLS, Process, Sweeps, finished, lives, ports, statuses, wait_for
+from sweeps import CELLS, Process, Sweeps, finished, gone, ports, statuses, wait_for
 
 # Of each of seven starts: seconds from the moment when it is at a cell to the death of its engine, and of the next
 # engine's keeper; then how many cells it may finish, and the seconds from there to the death of the client itself. They
@@ -28,10 +28,6 @@ def at_a_cell(process: Process, folder: Path) -> psutil.Process:
     """The engine of a process that measures."""
     wait_for(lambda: process.measures(folder))
     return process.engines()[0]
-
-
-def gone(*processes: psutil.Process) -> None:
-    wait_for(lambda: not any(map(lives, processes)), 10)
 
 
 def test_twenty_kills_and_the_run_is_whole(sweeps: Sweeps) -> None:
@@ -105,11 +101,23 @@ def test_tries_are_bounded_and_logged_and_one_failing_cell_stops_no_other(sweeps
     assert "; try 2 of 2" in err
 
 
+def test_out_of_memory_is_final_names_the_setting_and_stops_no_other_cell(sweeps: Sweeps) -> None:
+    code, summary, err = sweeps.run("hungry", "sweep.depth=[5,3]", "sweep.batch_size=[1]")
+    assert code == 1, err
+    assert summary["cells"] == {"ok": 2, "unsupported": 0, "failed": 1, "suspect": 0}
+    (failed,) = (status for status in statuses(sweeps.path("hungry")) if status["status"] == "failed")
+    assert (failed["kind"], failed["attempts"]) == ("memory", [])  # it would come back
+    assert failed["reason"].startswith("out of memory; lower sweep.batch_size")
+    assert "CUDA out of memory" in failed["reason"]
+    assert "CUDA out of memory" in (sweeps.path("hungry") / failed["log"]).read_text()
+    assert "try 2" not in err
+
+
 def test_a_start_that_takes_too_long_ends_with_the_last_lines(sweeps: Sweeps) -> None:
-    code, summary, err = sweeps.run("slow", "engine.start_timeout_s=0.5", "engine.dtype=bfloat16")
+    code, summary, err = sweeps.run("slow", "engine.start_timeout_s=2", "engine.dtype=bfloat16")
     assert code == 1
     assert summary["cells"]["ok"] == 0
-    assert "the stand-in did not answer /health in 0.5 s" in summary["error"]
+    assert "the stand-in did not answer /health in 2 s" in summary["error"]
     assert "its last lines: loading" in summary["error"]
     assert "try 2 of 2" in err
     assert "Traceback" not in err
@@ -133,6 +141,19 @@ def test_ctrl_c_once_finishes_the_cell_and_writes_the_report(sweeps: Sweeps) -> 
     assert sweeps.content("once") == sweeps.content("whole")
 
 
+def test_a_closed_terminal_ends_it_in_good_order(sweeps: Sweeps) -> None:
+    folder = sweeps.path("closed")
+    process = sweeps.start("closed")
+    engine = at_a_cell(process, folder)
+    process.signal(signal.SIGHUP)
+    code, summary, err = process.end()
+    assert (code, summary["interrupted"]) == (129, "SIGHUP"), err
+    assert "the same command with run_id=closed does the rest" in err
+    gone(engine)
+    assert not (folder / ".claims").exists()
+    assert not (folder / ".running").exists()
+
+
 def test_ctrl_c_twice_stops_now(sweeps: Sweeps) -> None:
     folder = sweeps.path("twice")
     process = sweeps.start("twice", "engine.stall_timeout_s=60")
@@ -152,3 +173,6 @@ def test_ctrl_c_twice_stops_now(sweeps: Sweeps) -> None:
     assert "the running cell is lost" in err
     assert not (folder / ".claims").exists()
     assert not (folder / ".running").exists()
+    code, _, err = sweeps.run("twice")
+    assert code == 0, err
+    assert sweeps.content("twice") == sweeps.content("whole")

@@ -56,11 +56,16 @@ def test_a_newer_table_is_refused_in_one_line(sweeps: Sweeps, tmp_path: Path) ->
     assert "\n" not in str(error.value)
 
 
-def test_a_newer_run_is_not_gone_on_with(sweeps: Sweeps) -> None:
-    shutil.copytree(sweeps.path("whole"), sweeps.path("newer"))
-    (status, *_) = (sweeps.path("newer") / "cells").glob("*/status.json")
-    status.write_text(json.dumps({**json.loads(status.read_text()), "schema": SCHEMA_VERSION + 1}))
-    code, _, err = sweeps.run("newer")
+@pytest.mark.parametrize("name", ["status.json", "telemetry.parquet"])
+def test_a_newer_run_is_not_gone_on_with(sweeps: Sweeps, name: str) -> None:
+    run_id = f"newer-{name.partition('.')[0]}"
+    shutil.copytree(sweeps.path("whole"), sweeps.path(run_id))
+    (file, *_) = (sweeps.path(run_id) / "cells").glob(f"*/{name}")
+    if file.suffix == ".json":
+        file.write_text(json.dumps({**json.loads(file.read_text()), "schema": SCHEMA_VERSION + 1}))
+    else:
+        newer(file)
+    code, _, err = sweeps.run(run_id)
     assert code == 2
     (line,) = err.strip().splitlines()
     assert line.startswith("error: run=")
@@ -141,11 +146,20 @@ def test_a_report_is_made_of_what_a_power_cut_left(sweeps: Sweeps, tmp_path: Pat
     assert "cannot be read" in paths.report.read_text()
 
 
+def flip_a_byte(table: Path) -> None:
+    """The last of the first column's page: the table is read as before, with another value in it."""
+    data = bytearray(table.read_bytes())
+    column = pq.read_metadata(table).row_group(0).column(0)
+    data[column.dictionary_page_offset + column.total_compressed_size - 1] ^= 0x01
+    table.write_bytes(data)
+
+
 def test_damaged_cells_are_measured_again_and_no_others(sweeps: Sweeps) -> None:
     run = sweeps.path("cut")
     shutil.copytree(sweeps.path("whole"), run)
     before = {path.name: (path / "status.json").read_text() for path in (run / "cells").iterdir()}
-    first, second, third, *_ = sorted(before)
+    first, second, third, fourth, *_ = sorted(before)
+    flip_a_byte(run / "cells" / fourth / "requests.parquet")
     (run / "cells" / first / "requests.parquet").write_bytes(b"PAR1")
     (run / "cells" / second / "status.json").write_text('{"status": "o')
     (run / "cells" / third / "telemetry.parquet").unlink()
@@ -155,21 +169,18 @@ def test_damaged_cells_are_measured_again_and_no_others(sweeps: Sweeps) -> None:
     assert code == 0, err
     assert summary["cells"]["ok"] == CELLS
     assert sweeps.content("cut") == sweeps.content("whole")
-    for cell, name in ((first, "requests.parquet"), (second, "status.json"), (third, "telemetry.parquet")):
+    damages = {first: "requests.parquet", second: "status.json", third: "telemetry.parquet", fourth: "requests.parquet"}
+    for cell, name in damages.items():
         assert f"cells/{cell}/{name} is missing or damaged: the cell is measured again" in err
     after = {path.name: (path / "status.json").read_text() for path in (run / "cells").iterdir()}
-    assert {name for name in before if before[name] != after[name]} == {first, second, third}
+    assert {name for name in before if before[name] != after[name]} == set(damages)
     assert "Traceback" not in err
 
 
 def test_one_wrong_byte_of_a_page_is_seen_by_sweeps_and_reports(sweeps: Sweeps, tmp_path: Path) -> None:
     run = copied(sweeps, tmp_path)
     first, second, third, *_ = sorted((run / "cells").iterdir())
-    table = first / "requests.parquet"
-    data = bytearray(table.read_bytes())
-    column = pq.read_metadata(table).row_group(0).column(0)
-    data[column.dictionary_page_offset + column.total_compressed_size - 1] ^= 0x01  # the last of its page
-    table.write_bytes(data)
+    flip_a_byte(first / "requests.parquet")
     (second / "cell.yaml").unlink()
     (third / "telemetry.parquet").unlink()
     stored = read_run(run)

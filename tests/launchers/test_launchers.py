@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -14,14 +15,16 @@ from hydra import compose, initialize_config_dir
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.plugins import Plugins
 
+from ddbench import multirun
 from ddbench.__main__ import conf_folder
+from ddbench.multirun import Door
 from experiments.turns import placed
 from runners.hosts import HostConfig
 
 FAULTS = Path(__file__).resolve().parents[1] / "faults"
 sys.path.insert(0, str(FAULTS))
 
-from sweeps import CELLS, RAW, cell_content, environment_of  # noqa: E402
+from sweeps import CELLS, RAW, cell_content, environment_of, wait_for  # noqa: E402
 
 RAY = pytest.param("ray", marks=pytest.mark.ray)
 
@@ -35,9 +38,9 @@ def prompts(path: Path, count: int, prefix: str) -> Path:
     return path
 
 
-def ddbench(folder: Path, *overrides: str) -> subprocess.CompletedProcess[str]:
+def command(folder: Path, *overrides: str) -> list[str]:
     """Small sweeps on the stand-in engine of tests/faults, as jobs of a command of its own."""
-    command = [
+    return [
         *(
             sys.executable,
             "-m",
@@ -53,8 +56,12 @@ def ddbench(folder: Path, *overrides: str) -> subprocess.CompletedProcess[str]:
         f"output_dir={folder / 'out'}",
         *("sweep.strategy=[autoregressive,dflash]", "sweep.depth=[3]", "sweep.batch_size=[1,2,3]", *overrides),
     ]
+
+
+def ddbench(folder: Path, *overrides: str) -> subprocess.CompletedProcess[str]:
+    line = command(folder, *overrides)
     return subprocess.run(
-        command, cwd=folder, env=environment_of(), capture_output=True, text=True, timeout=240, check=False
+        line, cwd=folder, env=environment_of(), capture_output=True, text=True, timeout=240, check=False
     )
 
 
@@ -84,10 +91,41 @@ def test_jobs_share_a_run_and_report_merges_it(tmp_path: Path, launcher: str) ->
     assert not (run / ".claims").exists()
     if launcher == "submitit_local":
         return  # once is enough
-    command = [sys.executable, "-m", "ddbench", "experiment=report", f"run={run}", "report.figures=false"]
-    merged = subprocess.run(command, cwd=tmp_path, env=environment_of(), capture_output=True, text=True, check=False)
+    report = [sys.executable, "-m", "ddbench", "experiment=report", f"run={run}", "report.figures=false"]
+    merged = subprocess.run(report, cwd=tmp_path, env=environment_of(), capture_output=True, text=True, check=False)
     assert merged.returncode == 0, merged.stderr
     assert json.loads(merged.stdout)["cells"]["ok"] == CELLS
+
+
+@pytest.mark.parametrize("launcher", ["none", "joblib", "submitit_local"])
+def test_ctrl_c_once_ends_every_job_after_its_cell(tmp_path: Path, launcher: str) -> None:
+    """As a terminal sends it: to the whole process group. No job begins after it."""
+    jobs = "0,1,2,3" if launcher == "joblib" else "0,1"  # of joblib two at a time
+    line = command(tmp_path, f"launcher={launcher}", f"worker={jobs}", "run_id=jobs", "load.max_new_tokens=150")
+    with (tmp_path / "told").open("w") as told:
+        process = subprocess.Popen(
+            line, cwd=tmp_path, env=environment_of(), stdout=told, stderr=told, start_new_session=True
+        )
+    run = tmp_path / "out" / "smoke" / "jobs"
+    at_work = 1 if launcher == "none" else 2
+    wait_for(lambda: len(list(run.glob(".running/*/*/"))) >= at_work and len(list(run.glob("cells/*/"))) >= 1, 120)
+    os.killpg(process.pid, signal.SIGINT)
+    assert process.wait(120) == 130, (tmp_path / "told").read_text()
+    text = (tmp_path / "told").read_text()
+    texts = text + "".join(path.read_text() for path in (tmp_path / "out").glob(".submitit/*/*log.*"))
+    assert texts.count("the running cell was finished; the same command with run_id=jobs does the rest") >= at_work
+    assert "Traceback" not in text
+    assert 1 <= len(content(run)) < CELLS
+    assert not (run / ".claims").exists()
+    assert not (run / ".running").exists()
+
+
+def test_a_launcher_without_a_multirun_is_refused(tmp_path: Path) -> None:
+    line = [word for word in command(tmp_path, "launcher=submitit_slurm") if word != "--multirun"]
+    done = subprocess.run(line, cwd=tmp_path, env=environment_of(), capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: launcher='submitit_slurm': none, or --multirun with it")
+    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize("launcher", ["joblib", RAY])
@@ -107,10 +145,13 @@ def test_two_commands_of_one_second_have_folders_of_their_own(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("launcher", ["joblib", "submitit_local", "submitit_slurm"])
-def test_the_configurations_are_what_the_launchers_take(launcher: str) -> None:
+def test_the_configurations_are_what_the_launchers_take(launcher: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every launcher is made from its file here, so that no key is one that it does not know."""
     with initialize_config_dir(str(conf_folder()), version_base="1.3"):
         config = compose("config", overrides=[f"launcher={launcher}"], return_hydra_config=True)
+    with monkeypatch.context() as context:
+        context.setattr(multirun, "BESIDE", ())
+        Door().on_multirun_start(config)  # none of what stands there is taken for one
     HydraConfig.instance().set_config(config)
     made = Plugins.instance()._instantiate(config.hydra.launcher)
     assert type(made).__name__ in ("JoblibLauncher", "LocalLauncher", "SlurmLauncher")
@@ -130,6 +171,23 @@ def test_slurm_is_asked_for_what_the_configuration_says(tmp_path: Path, monkeypa
     for line in ("--gpus-per-node=1", "--time=720", "--mem=64GB", "--cpus-per-task=8", "--array=0-2%"):
         assert f"#SBATCH {line}" in text, text
     assert str(tmp_path / "out" / ".submitit") in text
+
+
+@pytest.mark.parametrize(
+    ("override", "key"),
+    [
+        ("+hydra.job.env_set.HF_TOKEN=planted4321", "hydra.job.env_set.HF_TOKEN"),
+        ("hydra.launcher.setup=['export WANDB_API_KEY=planted9876']", "hydra.launcher.setup"),
+    ],
+)
+def test_a_secret_is_not_left_to_what_hydra_writes(tmp_path: Path, override: str, key: str) -> None:
+    """Its multirun.yaml holds the command line and its own section in clear."""
+    done = ddbench(tmp_path, "launcher=submitit_slurm", "worker=0", override)
+    assert done.returncode == 2
+    (line,) = done.stderr.splitlines()
+    assert line.startswith(f"error: {key}='(not shown)': no secret")
+    assert "planted" not in line
+    assert not (tmp_path / "out").exists()
 
 
 def test_workers_of_a_host_begin_with_gpus_of_their_own() -> None:

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import ast
+import functools
 import hashlib
+import http.server
 import os
+import shutil
 import subprocess
 import sys
+import threading
 import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -47,8 +52,25 @@ def wheelhouse(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Host]:
-    with SshServer(tmp_path_factory.mktemp("ssh")) as server:
+def index(tmp_path_factory: pytest.TempPathFactory, wheelhouse: Path) -> Iterator[str]:
+    """The address of a package index (PEP 503) with the same wheels, as a folder that a web server shows."""
+    folder = tmp_path_factory.mktemp("index")
+    for wheel in wheelhouse.iterdir():
+        place = folder / wheel.name.partition("-")[0]
+        place.mkdir(exist_ok=True)
+        shutil.copyfile(wheel, place / wheel.name)
+    handler = functools.partial(http.server.SimpleHTTPRequestHandler, directory=str(folder))
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+
+
+@pytest.fixture(scope="module")
+def host(tmp_path_factory: pytest.TempPathFactory, index: str) -> Iterator[Host]:
+    """One whose pip finds an index of its own, and no other place."""
+    variables = {"PIP_INDEX_URL": index, "PIP_NO_INDEX": "false", "PIP_FIND_LINKS": "", "PIP_CONFIG_FILE": os.devnull}
+    with SshServer(tmp_path_factory.mktemp("ssh"), variables=variables) as server:
         host = open_host(server.config())
         yield host
         host.close()
@@ -85,6 +107,18 @@ def test_the_second_time_takes_nothing(host: Host, made: str, tmp_path: Path) ->
     assert site_packages(made).stat().st_mtime_ns == before
 
 
+def test_online_an_index_is_asked(host: Host, made: str, wheelhouse: Path) -> None:
+    """What a recipe adds to an environment comes from the index that pip on the host knows."""
+    stand_in(wheelhouse, "more", "1.0")  # which the index got no copy of
+    assert not (site_packages(made) / "torchvision").exists()
+    online = Recipe(("vllm==0.32.0", "torch==2.13.0", "torchvision"))
+    assert environment.make(host, "vllm", "cpu", online, None) == made
+    assert (site_packages(made) / "torchvision").exists()
+    with pytest.raises(ConfigError, match=r"`pip install more==1\.0` to succeed \(ERROR: No matching"):
+        environment.make(host, "vllm", "cpu", Recipe(("more==1.0",)), None)
+    environment.make(host, "vllm", "cpu", RECIPE, wheelhouse)
+
+
 def test_a_wheel_that_is_missing_is_named(host: Host, made: str, wheelhouse: Path) -> None:
     with pytest.raises(ConfigError, match=r"`pip install --no-index .* to succeed \(ERROR: No matching.*nosuchthing"):
         environment.make(host, "vllm", "cpu", Recipe(("nosuchthing==1",)), wheelhouse)
@@ -118,6 +152,37 @@ def test_an_interpreter_without_the_engine(host: Host) -> None:
             environments.find_python(host, "sglang", "cuda", given)
     with pytest.raises(ConfigError, match=r"a working Python interpreter on host loopback"):
         environments.ask(host, "sglang", "/bin/false")
+
+
+def imported(source: Path) -> set[str]:
+    """Modules of ddbench that a file imports, anywhere in it; of ``from ddbench.x import y`` both x and y."""
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(source.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            found |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
+    return {name for name in found if name.partition(".")[0] == "ddbench"}
+
+
+def sources_of(module: str) -> list[Path]:
+    """The files that are run when a module is imported: its own and those of the packages around it."""
+    places = [PACKAGE.parent.joinpath(*module.split(".")[:depth]) for depth in range(1, module.count(".") + 2)]
+    return [file for place in places for file in (place.with_suffix(".py"), place / "__init__.py") if file.is_file()]
+
+
+def test_the_hash_is_over_all_that_runs_inside_an_engine() -> None:
+    """Whatever the plug-ins import, directly or not."""
+    seen: set[Path] = set()
+    unread = list((PACKAGE / "plugins").rglob("*.py"))
+    while unread:
+        file = unread.pop()
+        if file not in seen:
+            seen.add(file)
+            unread += [each for name in imported(file) for each in sources_of(name)]
+    parts = {file.relative_to(PACKAGE).parts[0] for file in seen}
+    assert parts <= set(probe_script.HASHED)
+    assert {"plugins", "tree", "errors.py"} <= parts
 
 
 def test_the_same_sources_give_the_same_wheel(tmp_path: Path) -> None:

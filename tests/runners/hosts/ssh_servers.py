@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import getpass
 import os
 import resource
@@ -33,7 +34,8 @@ class SshServer:
     """A server in ``folder``, which also takes its keys. ``config`` is how ddbench reaches it.
 
     ``programs``: a folder whose programs the host finds before all others. ``largest``: bytes that a file there may
-    have, so that a small one fills the disk (RLIMIT_FSIZE of getrlimit(2)).
+    have, so that a small one fills the disk (RLIMIT_FSIZE of getrlimit(2)). ``variables``: of the host's environment.
+    ``banner``: what its login shell says before every command.
     """
 
     folder: Path
@@ -41,6 +43,8 @@ class SshServer:
     port: int = field(default_factory=free_port)
     programs: Path | None = None
     largest: int | None = None
+    variables: dict[str, str] = field(default_factory=dict)
+    banner: str | None = None
     process: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> SshServer:
@@ -51,7 +55,10 @@ class SshServer:
         key = (self.folder / "host_key.pub").read_text().split()
         (self.folder / "known_hosts").write_text(f"[127.0.0.1]:{self.port} {key[0]} {key[1]}\n")
         public = (self.folder / "user_key.pub").read_text()
-        (self.folder / "authorized_keys").write_text(f"{RESTRICTED} {public}")
+        may = RESTRICTED
+        if self.banner is not None:
+            may += f',command="echo {self.banner}; echo {self.banner} >&2; eval \\"$SSH_ORIGINAL_COMMAND\\""'
+        (self.folder / "authorized_keys").write_text(f"{may} {public}")
         self.start()
         return self
 
@@ -66,7 +73,7 @@ class SshServer:
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
-                env={**os.environ, "PATH": self._path()},
+                env={**os.environ, **self._environment()},
                 preexec_fn=self._limit,
             )
         deadline = time.monotonic() + 20
@@ -83,10 +90,8 @@ class SshServer:
         if self.process is None or self.process.poll() is not None:
             return
         for pid in [*connections(self.process.pid), self.process.pid]:
-            try:
+            with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-            except ProcessLookupError:
-                continue
         self.process.wait()
 
     def cut(self) -> None:
@@ -94,7 +99,8 @@ class SshServer:
         assert self.process is not None
         if self.kind == "openssh":
             for pid in connections(self.process.pid):
-                os.kill(pid, signal.SIGKILL)
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
         else:
             self.kill()
             self.start()
@@ -120,8 +126,9 @@ class SshServer:
         names = ("address", "user", "port", "key", "known_hosts", "python", "workdir", "name")
         return ["host=pro6000", *(f"host.{name}={quoted(getattr(config, name))}" for name in names)]
 
-    def _path(self) -> str:
-        return os.pathsep.join([*([str(self.programs)] if self.programs else []), os.environ["PATH"]])
+    def _environment(self) -> dict[str, str]:
+        path = os.pathsep.join([*([str(self.programs)] if self.programs else []), os.environ["PATH"]])
+        return {"PATH": path, **self.variables}
 
     def _limit(self) -> None:
         if self.largest is not None:
@@ -146,7 +153,7 @@ class SshServer:
             "KbdInteractiveAuthentication": "no",
             "PidFile": "none",
             "MaxStartups": "100",
-            "SetEnv": f"PATH={self._path()}",
+            "SetEnv": " ".join(f'"{name}={value}"' for name, value in self._environment().items()),
         }
         (self.folder / "sshd_config").write_text("".join(f"{key} {value}\n" for key, value in options.items()))
         return [str(SSHD), "-D", "-e", "-f", str(self.folder / "sshd_config")]
@@ -158,8 +165,12 @@ def make_key(path: Path) -> None:
 
 def connections(server: int) -> list[int]:
     """Processes of the server's connections, without what runs over them."""
-    below = psutil.Process(server).children(recursive=True)
-    return [process.pid for process in below if process.name().startswith("sshd")]
+    found = []
+    for process in psutil.Process(server).children(recursive=True):
+        with contextlib.suppress(psutil.NoSuchProcess):
+            if process.name().startswith("sshd"):
+                found.append(process.pid)
+    return found
 
 
 def quoted(value: Any) -> str:

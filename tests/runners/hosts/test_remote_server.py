@@ -16,7 +16,9 @@ sys.path.append(str(Path(__file__).parents[1] / "vllm"))
 from arms import CPU, arm
 from stand_in import TOKENS, cell, spec, write_stand_in
 
+from ddbench.errors import ConfigError
 from runners.base import CellJob
+from runners.environments import our_hash
 from runners.hosts import HostFailure, host_of
 from runners.vllm.runner import VllmRunner
 
@@ -45,6 +47,32 @@ def test_a_cell_is_measured_over_ssh(server: SshServer, tmp_path: Path) -> None:
     served = argv[argv.index("--model") + 1]
     assert served.startswith(str(config.workdir))  # the model was put there
     assert (Path(served) / "config.json").is_file()
+
+
+def test_every_start_looks_at_the_plug_in_there(server: SshServer, tmp_path: Path) -> None:
+    """One that somebody changed since is refused in the words of the first start, and another try would not help."""
+    python = write_stand_in(tmp_path, says="ddbench: DDTree plug-in for vLLM 0.32.0 registered")
+    config = server.config(pythons={"vllm": python})
+    given = spec(python, "ddtree")
+    runner = VllmRunner(replace(given, host=config, server=replace(given.server, python=None)))  # type: ignore[type-var]
+    folder = tmp_path / "cell"
+    folder.mkdir()
+
+    def change() -> None:
+        text = Path(python).read_text()
+        Path(python).write_text(text.replace(str(our_hash()), "0" * 16))
+
+    try:
+        runner.start()
+        change()
+        outcome = runner.run_cell(CellJob(cell(arm("ddtree", demands=CPU)), folder, 2), lambda *_: None)
+    finally:
+        runner.stop()
+    assert (outcome.status, outcome.kind) == ("failed", "hopeless")
+    assert "another version of ddbench is installed there (plug-in 0000000000000000" in (outcome.reason or "")
+    assert "`python -m ddbench experiment=bootstrap host=loopback engine=vllm" in (outcome.reason or "")
+    with pytest.raises(ConfigError, match=r"plug-in 0000000000000000.* on host loopback: `python -m ddbench"):
+        runner.start()
 
 
 def test_a_connection_that_drops_under_a_cell_fails_it_as_lost(tmp_path: Path) -> None:

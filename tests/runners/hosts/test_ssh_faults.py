@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -15,11 +16,14 @@ from pathlib import Path
 import psutil
 import pytest
 from processes import runs, wait_for, write_server
+from programs import VALUES, write_smi
 from ssh_servers import SshServer, make_key
 
+import experiments.holding
 from ddbench.errors import ConfigError
 from experiments.hosts import claimed, reached
-from runners.hosts import Host, HostConfig, HostFailure, open_host
+from runners.hosts import Host, HostConfig, HostFailure, connection, open_host
+from runners.places import place
 from runners.ports import free_port
 from runners.server import Server, ServerCommand
 
@@ -35,7 +39,7 @@ def started(host: Host, folder: Path, **settings: object) -> tuple[Server, list[
     values = {"start_timeout_s": 20.0, "grace_s": 0.5, "host": host, **settings}
     argv = [sys.executable, str(write_server(folder, before=FAMILY)), "{port}"]
     engine = Server.start(ServerCommand(argv, **values), folder / "log")  # type: ignore[arg-type]
-    pids = [engine.pid, *map(int, engine.log_tail().split()[1:3])]
+    pids = [engine.pid, *map(int, engine.log_tail().rpartition("pids ")[2].split()[:2])]
     assert all(runs(pid) for pid in pids)
     return engine, pids
 
@@ -54,9 +58,9 @@ def test_a_host_that_is_down(server: SshServer) -> None:
 
 def test_what_is_of_no_use_there_is_found_at_the_door(server: SshServer, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    for place in (tmp_path / "file" / "x", "/proc/x"):  # a folder that cannot be, whoever asks
+    for folder in (tmp_path / "file" / "x", "/proc/x"):  # that cannot be, whoever asks
         with pytest.raises(ConfigError, match=r"host\.workdir=.*: a folder on host loopback to write into"):
-            reached(server.config(workdir=str(place)))
+            reached(server.config(workdir=str(folder)))
     with pytest.raises(ConfigError, match=r"host\.python='/nope': a Python >= 3\.9 on host loopback"):
         reached(server.config(python="/nope"))
     reached(server.config(workdir=str(tmp_path / "new" / "er")))
@@ -195,10 +199,56 @@ def test_a_killed_client_leaves_nothing_there(server: SshServer, tmp_path: Path)
         assert len(below) >= 2  # the connection, its keeper, and the line of the engine
         client.kill()
     assert gone([*pids, *below])
-    (left,) = Path(tempfile.gettempdir()).glob(f"ddbench-ssh-{client.pid}-*")
+    (left,) = Path(tempfile.gettempdir()).glob(f"ddbench-ssh-*-{client.pid}-*")
     with open_host(server.config()) as host:
         host.connect()
     assert not left.exists()
+
+
+def test_a_connection_survives_the_loss_of_its_folder(tmp_path: Path) -> None:
+    """What tidies up a folder for temporary files may take it; an engine under way is lost, and the next is not."""
+    with SshServer(tmp_path / "sshd") as server, open_host(server.config()) as host:
+        engine, pids = started(host, tmp_path)
+        shutil.rmtree(host._connection.folder)
+        assert host.run(["true"]).ok
+        assert wait_for(lambda: not engine.alive())
+        assert engine.stop().problem is None
+        assert gone(pids)
+        again, pids = started(host, tmp_path)
+        assert again.stop().problem is None
+
+
+def test_only_folders_of_processes_that_can_be_seen_from_here_are_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another PID namespace has numbers of its own."""
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    here = Path(tempfile.gettempdir())
+    away = here / f"ddbench-ssh-{'f' * 6}-{2**22 + 1}-left"
+    ours = here / f"ddbench-ssh-{place()[:6]}-{2**22 + 1}-left"
+    for folder in (away, ours):
+        folder.mkdir()
+    made = connection._private_folder()
+    try:
+        assert (away.exists(), ours.exists()) == (True, False)
+    finally:
+        made.rmdir()
+        away.rmdir()
+
+
+def test_what_a_login_shell_says_spoils_nothing(tmp_path: Path) -> None:
+    """A start-up file that prints: answers, copies and processes are found behind it."""
+    with (
+        SshServer(tmp_path / "sshd", banner="hello from a start-up file") as server,
+        open_host(server.config()) as host,
+    ):
+        assert host.run(["true"]).stdout.startswith("hello from")
+        assert host.facts()["gpus"] == []
+        (tmp_path / "file").write_text("content\n")
+        host.put(tmp_path / "file", host.path("file"))
+        host.get(host.path("file"), tmp_path / "back")
+        assert (tmp_path / "back").read_text() == "content\n"
+        engine, pids = started(host, tmp_path)
+        assert engine.stop().problem is None
+        assert gone(pids)
 
 
 def test_a_killed_keeper_leaves_nothing_there(host: Host, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -259,8 +309,12 @@ def test_a_full_disk_there_is_said(tmp_path: Path) -> None:
                 host.start(["true"], log=tmp_path / "log")
 
 
+NUMBER = 10_000 + os.getpid()  # of a GPU that no machine has: its lock alone is real
+
+
 def pool(server: SshServer, **changes: object) -> HostConfig:
-    entries = ({"name": "down", "port": free_port()}, {"name": "up"}, {"name": "also", "gpus": [1]})
+    up, also = {"name": "up", "gpus": [NUMBER]}, {"name": "also", "gpus": [NUMBER + 1]}
+    entries = ({"name": "down", "port": free_port()}, up, also)
     return server.config(name="pool", hosts=entries, **changes)
 
 
@@ -278,3 +332,38 @@ def test_a_list_of_hosts_gives_the_first_that_is_free(server: SshServer) -> None
         assert again.member == "up"
     with claimed(pool(server), dry_run=True) as dry:
         assert dry.member == "down"
+
+
+@pytest.mark.parametrize("gpus", [None, [NUMBER, NUMBER + 1]])
+def test_gpus_that_overlap_are_not_held_twice(tmp_path: Path, gpus: list[int] | None) -> None:
+    """All that the host has, or some of them."""
+    write_smi(tmp_path / "programs", {**VALUES, "index": str(NUMBER)})
+    with SshServer(tmp_path / "sshd", programs=tmp_path / "programs") as server:
+        many, one = (server.config(name="pool", hosts=({"name": "x", "gpus": each},)) for each in (gpus, [NUMBER]))
+        with claimed(many), pytest.raises(ConfigError, match="no other process works on"), claimed(one):
+            pass
+        with claimed(one):
+            pass
+
+
+def test_a_host_of_a_list_stays_held_through_a_lost_connection(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(experiments.holding, "LOOK_S", 0.1)
+    with SshServer(tmp_path / "sshd") as server:
+        one = server.config(name="pool", hosts=({"name": "up", "gpus": [NUMBER]},))
+
+        def is_free() -> bool:
+            try:
+                with claimed(one):
+                    return True
+            except ConfigError:
+                return False
+
+        with claimed(one):
+            server.cut()
+            time.sleep(0.5)
+            assert wait_for(lambda: not is_free())
+            time.sleep(0.5)
+            assert not is_free()
+        assert wait_for(is_free)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import socket
 import sys
+import threading
 import time
 import urllib.request
 from collections.abc import Iterator
@@ -134,16 +136,17 @@ def test_an_engine_starts_dies_and_ends_as_it_does_here(host: Host, tmp_path: Pa
 
 def test_a_gpu_has_one_engine_unless_told(server: SshServer, host: Host, tmp_path: Path) -> None:
     script = write_server(tmp_path)
-    first = host.start(["sleep", "600"], log=tmp_path / "first", grace_s=0.1, locks=["gpu-0"])
+    number = 10_000 + os.getpid()  # of a GPU that no machine has: its lock alone is real
+    first = host.start(["sleep", "600"], log=tmp_path / "first", grace_s=0.1, locks=[f"gpu-{number}"])
     try:
-        with pytest.raises(EngineFailure, match=r"got no GPU \(host\.share_gpus\).*gpu-0 is in use by process \d+"):
-            Server.start(command(script, host, gpus=(0,)), tmp_path / "log")
+        with pytest.raises(EngineFailure, match=r"got no GPU \(host\.share_gpus\).*gpu-\d+ is in use by process \d+"):
+            Server.start(command(script, host, gpus=(number,)), tmp_path / "log")
         shared = host_of(server.config(share_gpus=True))
-        with Server.start(command(script, shared, gpus=(0,)), tmp_path / "log"):
+        with Server.start(command(script, shared, gpus=(number,)), tmp_path / "log"):
             pass
     finally:
         assert first.stop() is None
-    again = host.start(["sleep", "600"], log=tmp_path / "again", grace_s=0.1, locks=["gpu-0"])
+    again = host.start(["sleep", "600"], log=tmp_path / "again", grace_s=0.1, locks=[f"gpu-{number}"])
     assert again.poll() is None
     again.stop()
 
@@ -209,3 +212,24 @@ def test_memory_is_seen_to_return_there(with_card: tuple[SshServer, Path], tmp_p
         assert gate.wait(0.1) == "GPU 0 still has 9.00 GiB in use, 1.00 GiB before the engine started"
         write_values(values, VALUES)
         assert gate.wait(1.0) is None
+
+
+def test_an_engine_has_ended_only_when_its_memory_is_back(
+    with_card: tuple[SshServer, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The card there gives it back a while after the process has gone, or never."""
+    server, values = with_card
+    number = 10_000 + os.getpid()
+    with open_host(server.config()) as host:
+        for back, problem in ((True, None), (False, "still has 9.00 GiB in use, 1.00 GiB before the engine started")):
+            engine = Server.start(command(write_server(tmp_path), host, gpus=(number,)), tmp_path / "log")
+            write_values(values, {**VALUES, "memory.used": "9216"})
+            if back:
+                threading.Timer(1.0, write_values, (values, VALUES)).start()
+            monkeypatch.setattr("runners.server.RETURN_TIMEOUT_S", 20.0 if back else 0.5)
+            began = time.monotonic()
+            ending = engine.stop()
+            assert (ending.problem or "").endswith(problem or "")
+            assert (ending.problem is None) == back
+            assert time.monotonic() - began > (0.9 if back else 0.4)
+            write_values(values, VALUES)
