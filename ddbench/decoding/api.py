@@ -122,7 +122,9 @@ class Round:
     tokens and ``max_new_tokens``; ``emitted`` is what the round added to the output, bonus token included, after the
     cut. Stage seconds are those of the whole batch, shared by its ``in_flight`` sequences; on CUDA they are read from
     events at the round's one synchronisation. ``draft_s`` holds all drafter passes, ``build_s`` the tree and its mask,
-    ``verify_s`` the target's pass, ``commit_s`` the walk, compaction and bookkeeping.
+    ``verify_s`` the target's pass, ``commit_s`` the walk, compaction and bookkeeping. ``verify_width`` is that of the
+    pass, which all its sequences share. Under a policy, ``choice`` and ``nodes`` say what it chose (tree, chain or
+    autoregressive); an autoregressive step is a round that drafts nothing.
     """
 
     drafted: int
@@ -135,6 +137,9 @@ class Round:
     build_s: float
     verify_s: float
     commit_s: float
+    verify_width: int | None = None
+    choice: str | None = None
+    nodes: int | None = None
 
 
 @dataclass(frozen=True)

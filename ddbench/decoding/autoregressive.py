@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import torch
+from torch import Tensor
 
 from ddbench.decoding.batch import Batch
 from ddbench.decoding.kv import Slots, round_up
@@ -17,6 +18,11 @@ class AutoregressiveLoop(Loop):
     def __init__(self, target: Target, batch: Batch) -> None:
         super().__init__(target, batch)
         self._host_lengths: list[int] = []
+
+    @property
+    def tokens(self) -> Tensor:
+        """The newest token of every row, [rows, 1]."""
+        return self._tokens
 
     def membership_changed(self) -> None:
         device = self.target.device

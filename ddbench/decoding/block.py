@@ -13,6 +13,7 @@ from torch.nn import functional
 
 from ddbench.decoding.batch import Move
 from ddbench.decoding.clock import StageClock
+from ddbench.decoding.graphs import Graphs, stepped
 from ddbench.decoding.kv import KVBuffer, Slots, round_up
 from ddbench.decoding.masks import chain_ancestors, committed_mask
 from ddbench.decoding.proposal import Proposal, Proposer, Rows
@@ -22,7 +23,12 @@ from ddbench.tree import Tree, build_tree, build_tree_compiled
 
 
 class BlockProposer(Proposer):
-    """Keeps the drafter's keys and values of committed positions; the block's own are never kept (DFlash §3)."""
+    """Keeps the drafter's keys and values of committed positions; the block's own are never kept (DFlash §3).
+
+    ``on_device``: what is offered follows from the logits alone, without a word to the host: a graph can hold it.
+    """
+
+    on_device = True
 
     def __init__(self, drafter: DFlashDrafter, depth: int) -> None:
         config = drafter.config
@@ -57,9 +63,13 @@ class BlockProposer(Proposer):
         self.cache.move_row(move.source, move.target, move.length)
 
     def propose(self, rows: Rows, clock: StageClock) -> Proposal:
-        logits = self.draft(rows)
+        graphs = self.target.graphs
+        logits = self.draft(rows) if graphs is None else self._draft_replayed(graphs, rows)
         clock.mark("draft")
-        proposal = self.offer(logits)
+        if graphs is None or not self.on_device:
+            proposal = self.offer(logits)
+        else:
+            proposal = graphs.run(("offer", *logits.shape), self.offer, logits)
         clock.mark("build")
         return proposal
 
@@ -73,7 +83,23 @@ class BlockProposer(Proposer):
         if min(rows.lengths) != longest:
             kv_len = min(round_up(longest), self.cache.length)
             mask = functional.pad(committed_mask(rows.length, kv_len, self.target.dtype), (0, block))
-        context = [self.cache.view(layer, count, kv_len) for layer in range(self.cache.layers)]
+        return self._block(ids, positions, kv_len, mask)
+
+    def _draft_replayed(self, graphs: Graphs, rows: Rows) -> Tensor:
+        """The same from a graph, one for rows and length of the view."""
+        count, block = len(rows.lengths), self.drafter.config.block_size
+        kv_len = stepped(max(rows.lengths), self.cache.length)
+
+        def run(bonus: Tensor, length: Tensor) -> Tensor:
+            ids = torch.cat((bonus[:, None], self._masks[:count]), dim=1)
+            positions = length[:, None] + torch.arange(block, device=length.device)
+            mask = functional.pad(committed_mask(length, kv_len, self.target.dtype), (0, block))
+            return self._block(ids, positions, kv_len, mask)
+
+        return graphs.run(("draft", count, kv_len), run, rows.bonus, rows.length)
+
+    def _block(self, ids: Tensor, positions: Tensor, kv_len: int, mask: Tensor | None) -> Tensor:
+        context = [self.cache.view(layer, len(ids), kv_len) for layer in range(self.cache.layers)]
         hidden = self.drafter(self.target.embed(ids), positions, context, mask)
         logits: Tensor = self.target.head(hidden[:, 1 : self.depth + 1])
         return logits

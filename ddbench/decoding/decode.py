@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import torch
 
+from ddbench.adaptive import Adaptive
+from ddbench.decoding.adaptive import AdaptiveLoop, AdaptiveProposer
 from ddbench.decoding.api import Generation, Request, Strategy
 from ddbench.decoding.autoregressive import AutoregressiveLoop
 from ddbench.decoding.batch import Batch
@@ -20,6 +23,8 @@ from ddbench.drafters import check_dflash_pair, check_eagle3_pair
 from ddbench.errors import ConfigError
 from ddbench.tree import EagleExpansion
 
+REHEARSED = 40  # tokens, which are more rounds than a shape takes to be captured
+
 
 def decode(
     pair: ModelPair,
@@ -29,6 +34,8 @@ def decode(
     max_length: int | None = None,
     clock: Callable[[], float] = time.perf_counter,
     on_finish: Callable[[Generation], None] | None = None,
+    adaptive: Adaptive | None = None,
+    graphs: bool = False,
 ) -> list[Generation]:
     """Continues every request, ``batch_size`` of them in flight and refilled as they end.
 
@@ -40,6 +47,9 @@ def decode(
         max_length: context in tokens, prompt and output together; default: the target's own.
         clock: seconds; results hold its differences to its value when decoding began, caches allocated.
         on_finish: called with each generation as it ends.
+        adaptive: for ddtree alone: what each step verifies is chosen anew (:mod:`ddbench.adaptive`).
+        graphs: replay the passes of target and block drafter, and the build, from CUDA graphs: for models whose
+            forward asks nothing of the host (not those that route tokens to experts). Hybrid targets go on without.
 
     Returns:
         Generations in the order of ``requests``.
@@ -49,6 +59,8 @@ def decode(
     """
     check_target(pair.target)
     check_strategy(pair, strategy)
+    if adaptive is not None:
+        check_adaptive(pair, strategy, adaptive)
     check_requests(pair, requests, max_length)
     if batch_size < 1:
         raise ConfigError("batch_size", batch_size, "an integer >= 1")
@@ -56,18 +68,34 @@ def decode(
         return []
     rows = min(batch_size, len(requests))
     tokens = max(len(request.token_ids) + request.max_new_tokens for request in requests)
-    proposer = make_proposer(pair, strategy)
+    proposer = make_proposer(pair, strategy, adaptive)
     length = tokens + 1 + (proposer.nodes if proposer else 0)
-    with torch.inference_mode(), Target(pair.target, proposer.taps if proposer else (), rows, length) as target:
+    with torch.inference_mode(), Target(pair.target, proposer.taps if proposer else (), rows, length, graphs) as target:
         if proposer is not None:
             proposer.bind(target, rows, length)
+        if target.graphs is not None and adaptive is None:
+            run_loop(target, Batch(rehearsal(requests[0], rows), rows, clock, None), proposer, clock)
         begin = clock()
         batch = Batch(requests, rows, lambda: clock() - begin, on_finish)
-        if proposer is None:
-            AutoregressiveLoop(target, batch).run()
-        else:
-            SpeculativeLoop(target, batch, proposer, clock).run()
+        run_loop(target, batch, proposer, clock)
     return batch.results()
+
+
+def run_loop(target: Target, batch: Batch, proposer: Proposer | None, clock: Callable[[], float]) -> None:
+    """Runs a batch to its end by the loop that belongs to ``proposer``, which is bound to ``target``."""
+    if proposer is None:
+        AutoregressiveLoop(target, batch).run()
+    elif isinstance(proposer, AdaptiveProposer):
+        AdaptiveLoop(target, batch, proposer, clock).run()
+    else:
+        SpeculativeLoop(target, batch, proposer, clock).run()
+
+
+def rehearsal(request: Request, rows: int) -> list[Request]:
+    """Requests that are decoded before the clock starts, so that graphs are captured then, as far as one prompt shows
+    which shapes will come; others are captured as they come."""
+    early = replace(request, max_new_tokens=min(request.max_new_tokens, REHEARSED), stop_ids=frozenset())
+    return [early] * rows
 
 
 def check_strategy(pair: ModelPair, strategy: Strategy) -> None:
@@ -109,6 +137,30 @@ def check_strategy(pair: ModelPair, strategy: Strategy) -> None:
             raise ConfigError("strategy.nodes", strategy.nodes, f"at most {most}, all that this depth and width draft")
 
 
+def check_adaptive(pair: ModelPair, strategy: Strategy, adaptive: Adaptive) -> None:
+    """Can a policy choose with this strategy, which has been checked?
+
+    Raises:
+        ConfigError: another strategy than ddtree, a limit that its one build would not have, or candidates beyond it.
+    """
+    if strategy.name != "ddtree":
+        raise ConfigError("policy", adaptive.policy.name, f"null, since {strategy.name} is not a ddtree")
+    for axis, off in (("width", None), ("min_log_prob", None), ("force_spine", False)):
+        if getattr(strategy, axis) != off:
+            allowed = (
+                f"{str(off).lower().replace('none', 'null')} under a policy, whose budgets come from one open build"
+            )
+            raise ConfigError(f"strategy.{axis}", getattr(strategy, axis), allowed)
+    assert pair.dflash is not None
+    longest = pair.dflash.config.max_depth
+    for name, most, room in (
+        ("nodes", adaptive.candidates.most, strategy.nodes or longest),
+        ("depth", max(adaptive.candidates.chains, default=0), strategy.depth or longest),
+    ):
+        if most > room:
+            raise ConfigError(f"candidates.{name}", most, f"at most the strategy's own {room}")
+
+
 def check_requests(pair: ModelPair, requests: Sequence[Request], max_length: int | None = None) -> None:
     """Do all requests fit the context, and are their tokens the target's?
 
@@ -130,7 +182,7 @@ def check_requests(pair: ModelPair, requests: Sequence[Request], max_length: int
             raise ConfigError("prompt", request.prompt_id, f"token ids from 0 to {vocab - 1}")
 
 
-def make_proposer(pair: ModelPair, strategy: Strategy) -> Proposer | None:
+def make_proposer(pair: ModelPair, strategy: Strategy, adaptive: Adaptive | None = None) -> Proposer | None:
     """The drafting half of a checked strategy; None for autoregressive decoding."""
     if strategy.name == "autoregressive":
         return None
@@ -143,6 +195,8 @@ def make_proposer(pair: ModelPair, strategy: Strategy) -> Proposer | None:
     depth = strategy.depth or pair.dflash.config.max_depth
     if strategy.name == "dflash":
         return ChainProposer(pair.dflash, depth)
+    if adaptive is not None:
+        return AdaptiveProposer(pair.dflash, depth, adaptive)
     return TreeProposer(
         pair.dflash,
         depth,

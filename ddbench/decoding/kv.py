@@ -46,6 +46,13 @@ class Slots:
         index = lengths_tensor[:, None] + torch.arange(tokens, device=device)
         return cls(0, rows, tokens, None, index, torch.arange(rows, device=device)[:, None])
 
+    def numbered(self, device: torch.device) -> Tensor:
+        """The slots themselves, [rows, tokens]."""
+        if self.index is not None:
+            return self.index
+        assert self.start is not None
+        return torch.arange(self.start, self.start + self.tokens, device=device).expand(self.rows, -1)
+
     @classmethod
     def fresh(cls, first: int, lengths: Sequence[int], positions: Tensor, spare: int) -> Slots:
         """Prompts padded on the left, from slot 0 on; padding (position < 0) goes to the ``spare`` slot.

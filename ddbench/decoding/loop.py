@@ -74,6 +74,6 @@ class Loop(ABC):
     def _retire(self) -> bool:
         before = len(self.batch.active)
         for move in self.batch.retire():
-            self.target.cache.move_row(move.source, move.target, move.length)
+            self.target.move(move.source, move.target, move.length)
             self.moved(move)
         return len(self.batch.active) != before

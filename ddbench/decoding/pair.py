@@ -10,7 +10,8 @@ import torch
 from safetensors import SafetensorError
 from torch import nn
 
-from ddbench.decoding.target import check_target, text_config
+from ddbench.decoding.recurrent import check_against_own
+from ddbench.decoding.target import check_target, delta_layers, text_config
 from ddbench.drafters import DFlashDrafter, Eagle3Drafter, load_dflash, load_eagle3, resolve_checkpoint
 from ddbench.errors import ConfigError
 
@@ -48,6 +49,8 @@ def load_pair(
 ) -> ModelPair:
     """Loads a target and its drafters, each from a folder or a Hugging Face id with a revision.
 
+    A hybrid's gated delta net is tried against what the layer computes itself.
+
     Raises:
         ConfigError: a checkpoint that is missing or unreadable, an unknown dtype or device, or a target that the
             reference engine cannot run (see :func:`ddbench.decoding.target.check_target`).
@@ -58,6 +61,8 @@ def load_pair(
     model, tokenizer = _load_target(target, folder, where, precision, trust_remote_code)
     check_target(model)
     config = text_config(model)
+    if recurrent := delta_layers(model):
+        check_against_own(type(model).__name__, recurrent, config.hidden_size)
     settings: dict[str, Any] = {"target_config": config, "device": where, "dtype": precision}
     block_drafter = None if dflash is None else load_dflash(dflash, dflash_revision, **settings)
     step_drafter = None if eagle is None else load_eagle3(eagle, eagle_revision, **settings)
@@ -69,7 +74,7 @@ def load_pair(
 def _load_target(
     name: str | Path, folder: Path, device: torch.device, dtype: torch.dtype, trust_remote_code: bool
 ) -> tuple[Any, Any]:
-    from transformers import AutoModelForCausalLM, AutoTokenizer
+    from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
     try:
         model = AutoModelForCausalLM.from_pretrained(
@@ -81,6 +86,10 @@ def _load_target(
         )
         tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=trust_remote_code)
     except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
+        if "scaled_dot_product_attention" in str(error):  # a recurrent model has no such attention: name what it has
+            with torch.device("meta"):
+                config = AutoConfig.from_pretrained(folder, trust_remote_code=trust_remote_code)
+                delta_layers(AutoModelForCausalLM.from_config(config, trust_remote_code=trust_remote_code))
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise ConfigError(
             "target", str(name), f"a causal LM with its tokenizer that transformers loads ({reason})"

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from ddbench.adaptive.policy import Choice
 from ddbench.decoding.api import Round
 from ddbench.decoding.batch import Batch, Move
 from ddbench.decoding.clock import StageClock
@@ -14,8 +15,9 @@ from ddbench.decoding.kv import Slots, round_up
 from ddbench.decoding.loop import Loop
 from ddbench.decoding.masks import tree_mask
 from ddbench.decoding.proposal import Proposal, Proposer, Rows
+from ddbench.decoding.states import Links
 from ddbench.decoding.target import Prompts, Target
-from ddbench.tree import PADDING, walk
+from ddbench.tree import PADDING, Walk, walk
 
 
 class SpeculativeLoop(Loop):
@@ -46,6 +48,7 @@ class SpeculativeLoop(Loop):
         stages.mark("verify")
 
         path = walk(proposal.parents, proposal.tokens, chosen, proposal.max_depth)
+        self.verified(path)
         index = path.indices.clamp(min=0)
         next_tokens = chosen.gather(1, index)  # after each node of the path: the next accepted token, at last the bonus
         tally = (path.accepted, (proposal.parents != PADDING).sum(dim=1), proposal.depths.amax(dim=1))
@@ -56,6 +59,7 @@ class SpeculativeLoop(Loop):
         longest = max(accepted) + 1
         if any(row[3 + steps : 4 + steps + row[0]] != list(range(row[0] + 1)) for row in numbers):
             self.compact(rows.length, path.indices[:, :longest])
+        self.target.commit(index.gather(1, path.accepted[:, None])[:, 0])
         stages.mark("commit")
 
         if any(row.finish_reason is None for row in self.batch.active):
@@ -63,7 +67,7 @@ class SpeculativeLoop(Loop):
             self.proposer.commit(rows, features, next_tokens[:, :longest], path.accepted)
             stages.mark("draft")
         seconds = stages.read()
-        in_flight = len(numbers)
+        in_flight, choice = len(numbers), self.chosen()
         for row, (taken, drafted, depth, *_), emitted in zip(self.batch.active, numbers, kept, strict=True):
             row.rounds.append(
                 Round(
@@ -77,8 +81,19 @@ class SpeculativeLoop(Loop):
                     build_s=seconds["build"],
                     verify_s=seconds["verify"],
                     commit_s=seconds["commit"],
+                    verify_width=proposal.tokens.shape[1] + 1,
+                    choice=choice.kind if choice else None,
+                    nodes=choice.nodes if choice else None,
                 )
             )
+
+    def verified(self, path: Walk) -> None:
+        """The target has spoken; nothing more to do, unless overridden."""
+        return None
+
+    def chosen(self) -> Choice | None:
+        """What a policy chose for this round; None where there is no policy."""
+        return None
 
     def compact(self, length: Tensor, path: Tensor) -> None:
         """Moves the target's keys and values of the accepted path behind the committed ones."""
@@ -99,8 +114,12 @@ class SpeculativeLoop(Loop):
         mask = tree_mask(proposal.ancestors, rows.length, kv_len, self.target.dtype)
         slots = Slots.following(rows.lengths, rows.length, count)
         self._stages.mark("build")
-        logits = self.target.forward(ids, positions, mask, slots, kv_len)
+        logits = self.target.forward(ids, positions, mask, slots, kv_len, links=self.links(proposal))
         return self._choose(logits, positions + 1)
+
+    def links(self, proposal: Proposal) -> Links | None:
+        """Whose state each node begins from; None where no layer keeps one."""
+        return None if self.target.states is None else Links.of(proposal.parents, proposal.ancestors)
 
     def _emit(self, tokens: list[list[int]]) -> list[int]:
         now = self.batch.now()

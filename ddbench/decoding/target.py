@@ -1,5 +1,6 @@
-"""The target: a Hugging Face causal LM with full attention, driven over our own cache, masks and positions.
+"""The target: a Hugging Face causal LM, driven over our own caches, masks and positions.
 
+Its layers are full attention or, in hybrids, gated delta nets too, whose states :mod:`ddbench.decoding.states` keeps.
 Features for the drafters are tapped with hooks at the layers that they name, so nothing else is kept; logits are
 computed only at the rows that need them.
 """
@@ -14,10 +15,14 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 from transformers.cache_utils import Cache
 
+from ddbench.decoding.graphs import Graphs, stepped
 from ddbench.decoding.kv import KVBuffer, Slots
 from ddbench.decoding.masks import prompt_mask
+from ddbench.decoding.recurrent import Replacement, keeps_state, recurrent_layers, states_of
+from ddbench.decoding.states import Links, Pass
 from ddbench.errors import ConfigError
 
 
@@ -34,16 +39,15 @@ def check_target(model: Any) -> None:
     """Refuses models that this engine cannot drive exactly.
 
     Raises:
-        ConfigError: names the layer kind or the setting: sliding, chunked, linear or recurrent layers, latent
-            attention, ALiBi, rotary tables that depend on the running length, encoder-decoders.
+        ConfigError: names the layer kind or the setting: sliding or chunked attention, recurrent layers that are no
+            gated delta net, latent attention, ALiBi, rotary tables that depend on the running length, encoder-decoders.
     """
     config = text_config(model)
     name = type(model).__name__
     if getattr(model.config, "is_encoder_decoder", False):
         raise ConfigError("target", name, "a decoder-only causal LM, this one is an encoder-decoder")
-    if getattr(model, "_is_stateful", False):
-        raise ConfigError("target", name, "a model with full attention, this one keeps recurrent state")
-    kinds = sorted(set(getattr(config, "layer_types", None) or ()) - {"full_attention"})
+    ours = {"full_attention", "linear_attention"} if delta_layers(model) else {"full_attention"}
+    kinds = sorted(set(getattr(config, "layer_types", None) or ()) - ours)
     if kinds:
         raise ConfigError("target", name, f"a model with full attention only, this one has {', '.join(kinds)} layers")
     windowed = getattr(config, "sliding_window", None) and getattr(config, "use_sliding_window", True)
@@ -57,11 +61,29 @@ def check_target(model: Any) -> None:
     if rope.get("rope_type") in ("dynamic", "longrope"):
         raise ConfigError("target", name, f"fixed rotary tables, these ({rope['rope_type']}) change with the length")
     accepted = inspect.signature(model.forward).parameters
-    missing = {"attention_mask", "position_ids", "past_key_values", "logits_to_keep"} - accepted.keys()
+    missing = {"attention_mask", "position_ids", cache_argument(model), "logits_to_keep"} - accepted.keys()
     if missing:
         raise ConfigError("target", name, f"a forward that takes {', '.join(sorted(missing))}")
     if config._attn_implementation != "sdpa":
         raise ConfigError("target", config._attn_implementation, "attn_implementation='sdpa' (it takes tree masks)")
+
+
+def cache_argument(model: Any) -> str:
+    """What a model calls its cache: later versions of transformers have a shorter name for it."""
+    return "cache" if "cache" in inspect.signature(model.forward).parameters else "past_key_values"
+
+
+def delta_layers(model: Any) -> dict[int, nn.Module]:
+    """The gated-delta-net modules of a hybrid by layer index, none for a model without recurrent layers.
+
+    Raises:
+        ConfigError: recurrent layers of another kind, by name.
+    """
+    config = text_config(model)
+    kinds = getattr(config, "layer_types", None) or ()
+    if not keeps_state(model, kinds):
+        return {}
+    return recurrent_layers(model, decoder_layers(model.get_decoder(), config.num_hidden_layers), kinds)
 
 
 @dataclass(frozen=True)
@@ -87,35 +109,42 @@ class Prompts:
 class _CacheAdapter(Cache):  # type: ignore[misc]
     """What the model sees as its cache: writes new keys and values where told and shows the slots to attend to."""
 
-    def __init__(self, buffer: KVBuffer) -> None:
+    def __init__(self, buffer: KVBuffer, places: dict[int, int]) -> None:
         super().__init__(layers=[])
         self.buffer = buffer
+        self.places = places  # of the layers that attend, in the buffer
         self.slots: Slots
         self.kv_len: int | None = None  # None: the pass attends to its own tokens only (prefill)
 
     def update(self, key_states: Tensor, value_states: Tensor, layer_idx: int, *_: Any, **__: Any) -> Any:
-        self.buffer.write(layer_idx, self.slots, key_states, value_states)
+        place = self.places[layer_idx]
+        self.buffer.write(place, self.slots, key_states, value_states)
         if self.kv_len is None:
             return key_states, value_states
-        return self.buffer.view(layer_idx, key_states.shape[0], self.kv_len)
+        return self.buffer.view(place, key_states.shape[0], self.kv_len)
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
         return 0 if self.kv_len is None else self.kv_len
+
+    def has_previous_state(self, *_: Any, **__: Any) -> bool:
+        return self.kv_len is not None
 
 
 class Target:
     """Drives ``model`` over a static cache of ``rows`` sequences of at most ``length`` tokens.
 
-    A context manager: the hooks that tap features are removed on exit.
+    A context manager: the hooks that tap features are removed on exit, and recurrent layers get their own forward back.
+    ``states`` holds what recurrent layers keep; None for a model without any.
 
     Args:
         model: a Hugging Face causal LM that :func:`check_target` accepts.
         taps: indices into the Hugging Face ``hidden_states``: ``i`` is the input of layer ``i``, and the number of
             layers is the final normed state.
         rows, length: cache size; ``length`` covers the nodes of a verify pass too.
+        graphs: whether passes over the cache are replayed from CUDA graphs; a model that keeps states has none.
     """
 
-    def __init__(self, model: Any, taps: Sequence[int], rows: int, length: int) -> None:
+    def __init__(self, model: Any, taps: Sequence[int], rows: int, length: int, graphs: bool = False) -> None:
         check_target(model)
         config = text_config(model)
         self.model = model
@@ -126,12 +155,19 @@ class Target:
         self.taps = tuple(taps)
         self._last_position = int(getattr(config, "max_position_embeddings", None) or 2**31) - 1
         kv_heads = int(getattr(config, "num_key_value_heads", None) or config.num_attention_heads)
-        self.cache = KVBuffer(
-            config.num_hidden_layers, rows, kv_heads, length, head_size(config), self.dtype, self.device
-        )
-        self._adapter = _CacheAdapter(self.cache)
+        recurrent = delta_layers(model)
+        attending = [layer for layer in range(config.num_hidden_layers) if layer not in recurrent]
+        self.cache = KVBuffer(len(attending), rows, kv_heads, length, head_size(config), self.dtype, self.device)
+        self.states = states_of(recurrent, rows, self.dtype, self.device) if recurrent else None
+        self._adapter = _CacheAdapter(self.cache, {layer: place for place, layer in enumerate(attending)})
+        self._cached = {cache_argument(model): self._adapter}
+        self.graphs = Graphs(self.device) if graphs and self.states is None else None
         self._tapped: dict[int, Tensor] = {}
         self._hooks = [self._install(tap, config.num_hidden_layers) for tap in sorted(set(taps))]
+        if self.states is not None:
+            self._hooks += [
+                Replacement(module, self.states, layer, self._adapter) for layer, module in recurrent.items()
+            ]
 
     def __enter__(self) -> Target:
         return self
@@ -162,23 +198,69 @@ class Target:
         slots: Slots,
         kv_len: int | None,
         logits_to_keep: int = 0,
+        links: Links | None = None,
     ) -> Tensor:
         """One pass over ``ids`` [rows, tokens] at ``positions``, stored at ``slots``; logits [rows, tokens, vocab].
 
         ``kv_len`` is the length of cache that the additive ``mask`` [rows, 1, tokens, kv_len] covers; None attends to
         the new tokens alone. Positions past the model's last, which only discarded drafts can have, are clamped.
+
+        ``links`` say which tokens of a tree follow which, for layers that keep a state: their states then wait for
+        :meth:`commit`. Without links the tokens of a row follow each other and its state goes on to the last.
         """
+        if self.graphs is not None and kv_len is not None:
+            return self._replayed(self.graphs, ids, positions, mask, slots, kv_len)
         self._adapter.slots, self._adapter.kv_len = slots, kv_len
+        if self.states is not None:
+            fresh = kv_len is None  # padding stands before prompts alone
+            self.states.begin(Pass(slots.first, fresh, self.real_tokens(slots) if fresh else None, links))
+        return self._pass(ids, positions, mask, logits_to_keep)
+
+    def _pass(self, ids: Tensor, positions: Tensor, mask: Tensor, logits_to_keep: int = 0) -> Tensor:
         out = self.model(
             input_ids=ids,
             attention_mask=mask,
             position_ids=positions.clamp(max=self._last_position),
-            past_key_values=self._adapter,
             use_cache=True,
             logits_to_keep=logits_to_keep,
+            **self._cached,
         )
         logits: Tensor = out.logits
         return logits
+
+    def _replayed(
+        self, graphs: Graphs, ids: Tensor, positions: Tensor, mask: Tensor, slots: Slots, kv_len: int
+    ) -> Tensor:
+        """A pass over the cache from a graph, one for rows, tokens and length of the view."""
+        rows, tokens = ids.shape
+        length = stepped(kv_len, self.cache.length)
+        mask = functional.pad(mask, (0, length - kv_len), value=torch.finfo(self.dtype).min)
+        row_index = torch.arange(rows, device=self.device)[:, None]
+
+        def run(ids: Tensor, positions: Tensor, mask: Tensor, index: Tensor) -> tuple[Tensor, dict[int, Tensor]]:
+            self._adapter.slots = Slots(0, rows, tokens, None, index, row_index)
+            self._adapter.kv_len = length
+            return self._pass(ids, positions, mask), dict(self._tapped)
+
+        key = "target", rows, tokens, length
+        logits, tapped = graphs.run(key, run, ids, positions, mask, slots.numbered(self.device))
+        self._tapped = dict(tapped)
+        return logits
+
+    def real_tokens(self, slots: Slots) -> Tensor | None:
+        """[rows, tokens]: False for padding, which must leave no trace in a state; None where there is none."""
+        return None if slots.index is None else slots.index != self.cache.spare
+
+    def commit(self, node: Tensor) -> None:
+        """Recurrent layers go on from token ``node`` [rows] of the last pass over a tree; nothing to do without any."""
+        if self.states is not None:
+            self.states.commit(node)
+
+    def move(self, source: int, target: int, length: int) -> None:
+        """The sequence of row ``source``, of ``length`` tokens, takes the place of row ``target``."""
+        self.cache.move_row(source, target, length)
+        if self.states is not None:
+            self.states.move_row(source, target)
 
     def features(self, index: Tensor) -> Tensor:
         """Taps of the last pass at token ``index`` [rows, picked]: [rows, picked, taps * hidden]."""

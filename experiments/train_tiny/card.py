@@ -7,16 +7,19 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-from experiments.train_tiny.config import TrainConfig
+from experiments.train_tiny.config import HybridConfig, TrainConfig
 
-COMMAND = "python -m ddbench experiment=train_tiny"
+
+def command(config: TrainConfig) -> str:
+    """What a user types to make such models again."""
+    return "python -m ddbench experiment=train_tiny" + ("" if config.target.hybrid is None else "_hybrid")
 
 
 def evidence(config: TrainConfig, notes: Mapping[str, Any], remark: str) -> dict[str, Any]:
     """What was measured, in the form of a ``docs/evidence`` file."""
     hardware = notes["target"]["hardware"] if "target" in notes else notes["dflash"]["hardware"]
     return {
-        "command": COMMAND,
+        "command": command(config),
         "date": datetime.now(UTC).date().isoformat(),
         "gpu": hardware.partition(",")[0],
         "driver": notes.get("driver"),
@@ -27,6 +30,7 @@ def evidence(config: TrainConfig, notes: Mapping[str, Any], remark: str) -> dict
             "target_held_out_loss": notes.get("distil", notes.get("unloop", {}))
             .get("history", [{}])[-1]
             .get("held_out_loss"),
+            "teaching": notes.get("teach", {}).get("history"),
             "distillation": notes.get("distil", {}).get("history"),
             "evaluation": notes["evaluate"],
         },
@@ -36,10 +40,11 @@ def evidence(config: TrainConfig, notes: Mapping[str, Any], remark: str) -> dict
 
 def write_card(config: TrainConfig, notes: Mapping[str, Any], remark: str) -> str:
     """The model card in Markdown. ``remark`` says how the stages were run."""
-    return "\n".join([*_front(), *_quality(notes), *_text(notes), *_training(config, notes, remark), *_data(notes), ""])
+    front = _front(config) if config.target.hybrid is None else _hybrid_front(config, config.target.hybrid)
+    return "\n".join([*front, *_quality(notes), *_text(notes), *_training(config, notes, remark), *_data(notes), ""])
 
 
-def _front() -> list[str]:
+def _front(config: TrainConfig) -> list[str]:
     return [
         "# Tiny models of ddbench",
         "",
@@ -58,7 +63,31 @@ def _front() -> list[str]:
         "read the ids. SGLang adds 1 to explicit ids: give it a copy whose config names each layer one lower, or its "
         "acceptance falls without a word.",
         "",
-        "Licence of the weights: Apache-2.0. Remake them with `" + COMMAND + "`.",
+        f"Licence of the weights: Apache-2.0. Remake them with `{command(config)}`.",
+        "",
+    ]
+
+
+def _hybrid_front(config: TrainConfig, hybrid: HybridConfig) -> list[str]:
+    full = config.target.layers // hybrid.interval
+    return [
+        "# Tiny hybrid pair of ddbench",
+        "",
+        f"A target of the Qwen3.5 text architecture with {config.target.layers - full} layers of gated delta net and {full} of "
+        "full attention, and a DFlash drafter. They exist to test engines on targets with recurrent state: they write "
+        "source-like text, know nothing, and **say nothing about speed on your GPU or about acceptance of a real model "
+        "pair**. Their tokens, prompts and warm-up prompts are those of the dense pair beside them, from which they were made.",
+        "",
+        "| folder | what | format |",
+        "|---|---|---|",
+        "| `target/` | causal language model, bfloat16 | `Qwen3_5ForCausalLM`, byte-level BPE of the dense pair |",
+        f"| `dflash/` | block-diffusion drafter, block {config.dflash.block_size} | `DFlashDraftModel`, as z-lab publishes them |",
+        "",
+        f"Layers {hybrid.interval}, {2 * hybrid.interval} and so on have full attention: `full_attention_interval` in its config says so, and engines read it "
+        f"there. A delta net has {hybrid.value_heads} states of {hybrid.head_dim} x {hybrid.head_dim} and a convolution over "
+        f"{hybrid.conv_kernel} tokens.",
+        "",
+        f"Licence of the weights: Apache-2.0. Remake them with `{command(config)}`.",
         "",
     ]
 
@@ -74,7 +103,7 @@ def _quality(notes: Mapping[str, Any]) -> list[str]:
         f"{found['prompts']} prompts of distributions that training never saw, temperature 0, at most "
         f"{found['new_tokens']} new tokens, reference engine, measured on: {found['hardware']}. Acceptance length is tokens "
         "emitted per round, bonus token included, prefill token not, summed over prompts; prompts whose text loops are "
-        "left out. `prompts.jsonl` holds a part of these prompts, so its figures differ somewhat.",
+        "left out. The shipped `prompts.jsonl` holds a part of these prompts, so its figures differ somewhat.",
         "",
         "| strategy | acceptance length | against the chain | " + " | ".join(categories) + " | lossless share |",
         "|---|---|---|" + "---|" * (len(categories) + 1),
@@ -125,6 +154,23 @@ def _stages(config: TrainConfig, notes: Mapping[str, Any]) -> list[tuple[str, st
                 f"loss {last['loss']:.2f}, held out {last['held_out_loss']:.2f} nats a token",
             )
         )
+    if "lessons" in notes:
+        made = notes["lessons"]
+        rows.append(
+            ("lessons", "greedy continuations by the dense target", f"{made['generated_tokens'] / 1e6:.1f} M tokens")
+        )
+    if "teach" in notes:
+        taught, last = notes["teach"], notes["teach"]["history"][-1]
+        rows.append(
+            (
+                "teach",
+                f"{taught['parameters'] / 1e6:.1f} M parameters, first ones from layers "
+                f"{', '.join(map(str, config.teacher.layers if config.teacher else []))} of the dense target of "
+                f"{taught['teacher_parameters'] / 1e6:.1f} M; {last['step'] + 1} steps, drafter beside it",
+                f"chooses {last['held_out_agreement']:.1%} of the dense target's tokens on held-out text, chain there "
+                f"{_number(last['held_out_emitted_per_round'])}; real text {taught['held_out_loss']:.2f} nats a token",
+            )
+        )
     if "unloop" in notes:
         shares = ", ".join(f"{share:.0%}" for share in notes["unloop"]["looping_share_by_round"])
         rows.append(("unloop", "unlikelihood training on the target's own loops", f"looping share by round: {shares}"))
@@ -142,7 +188,7 @@ def _stages(config: TrainConfig, notes: Mapping[str, Any]) -> list[tuple[str, st
         rows.append(
             (
                 "distil",
-                f"{config.distil.rounds} rounds of self-distillation towards draftable text, drafter and target together; "
+                f"{config.distil.rounds} round{'s' * (config.distil.rounds > 1)} of self-distillation towards draftable text, drafter and target together; "
                 f"best of {config.distil.candidates} continuations of {config.distil.prompts} prompts",
                 f"chain on held-out text by round: {emitted}",
             )
@@ -156,20 +202,21 @@ def _stages(config: TrainConfig, notes: Mapping[str, Any]) -> list[tuple[str, st
     rows.append(
         (
             "dflash",
-            f"{notes['dflash']['parameters'] / 1e6:.1f} M parameters, {config.dflash.steps} steps of {config.dflash.batch} x "
+            f"{notes['dflash']['parameters'] / 1e6:.1f} M parameters, {last['step'] + 1} steps of {config.dflash.batch} x "
             f"{config.dflash.anchors} blocks, target frozen",
             f"loss {last['loss']:.2f}; chain on held-out text {_number(last['held_out_emitted_per_round'])}",
         )
     )
-    last = notes["eagle3"]["history"][-1]
-    right = ", ".join(f"{value:.2f}" for key, value in last.items() if key.startswith("right_step_"))
-    rows.append(
-        (
-            "eagle3",
-            f"{notes['eagle3']['parameters'] / 1e6:.1f} M parameters, {config.eagle3.steps} steps, unrolled {config.eagle3.unroll}",
-            f"loss {last['loss']:.2f}; right by unrolled step: {right}",
+    if "eagle3" in notes:
+        last = notes["eagle3"]["history"][-1]
+        right = ", ".join(f"{value:.2f}" for key, value in last.items() if key.startswith("right_step_"))
+        rows.append(
+            (
+                "eagle3",
+                f"{notes['eagle3']['parameters'] / 1e6:.1f} M parameters, {config.eagle3.steps} steps, unrolled {config.eagle3.unroll}",
+                f"loss {last['loss']:.2f}; right by unrolled step: {right}",
+            )
         )
-    )
     return rows
 
 

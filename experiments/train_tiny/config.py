@@ -18,8 +18,21 @@ class CorpusConfig:
 
 
 @dataclass(frozen=True)
+class HybridConfig:
+    """A target of the Qwen3.5 text architecture: layers of gated delta net, and some of full attention between them."""
+
+    interval: int  # every interval-th layer has full attention
+    key_heads: int
+    value_heads: int  # a multiple of key_heads
+    head_dim: int  # of keys and values of the delta net
+    conv_kernel: int  # tokens that its short convolution sees
+    rotary_share: float  # of the full attention's head_dim
+
+
+@dataclass(frozen=True)
 class TargetConfig:
     path: str | None  # an existing Hugging Face target: no target is trained, only drafters
+    hybrid: HybridConfig | None  # null: the Qwen3 architecture, full attention in every layer
     hidden_size: int
     intermediate_size: int
     layers: int
@@ -34,6 +47,28 @@ class TargetConfig:
     learning_rate: float
     weight_decay: float
     compile: bool
+
+
+@dataclass(frozen=True)
+class TeacherConfig:
+    """A finished pair that the target and its drafter take their first weights, tokenizer and lessons from.
+
+    See ``inherit.py`` and ``teach.py``.
+    """
+
+    target: str  # folder, or asset://...
+    dflash: str  # folder of its drafter, or asset://...
+    layers: list[int]  # the teacher's layer that each layer of the target starts from
+    taps: list[int]  # the teacher's taps, in the order of dflash.taps, whose features the target's shall resemble
+    sequences: int  # greedy continuations of the teacher
+    steps: int
+    seconds: float | None  # the training ends after so long, if the steps have not ended before; null: never
+    batch: int  # continuations a step
+    real_rows: int  # rows of real text a step
+    learning_rate: float
+    drafter_learning_rate: float
+    feature_weight: float
+    draft_weight: float
 
 
 @dataclass(frozen=True)
@@ -67,6 +102,7 @@ class DistilConfig:
     temperature: float  # of the sampled ones
     max_repeated: float  # largest share of repeated 8-grams a chosen text may have
     steps: int  # optimiser steps a round
+    seconds: float | None  # of a round's training at most; null: no limit
     learning_rate: float  # of the target
     draft_weight: float  # weight of the drafter's loss
     real_weight: float  # weight of the language-model loss on real text
@@ -76,6 +112,7 @@ class DistilConfig:
 @dataclass(frozen=True)
 class GenerateConfig:
     sequences: int  # greedy continuations the drafters are trained on
+    seconds: float | None  # no batch begins later than this; null: no limit
     validation: int  # greedy continuations of held-out text, to watch the chain's acceptance
     batch: int
     prompt_lengths: list[int]  # tokens, one of them a batch
@@ -91,6 +128,7 @@ class DFlashTrainConfig:
     anchors: int  # blocks a sequence
     batch: int
     steps: int
+    seconds: float | None  # of training at most; null: no limit
     learning_rate: float
     compile: bool
     gamma: float  # loss weight of offset k is exp(-(k - 1) / gamma), DFlash paper §4.2
@@ -108,6 +146,18 @@ class Eagle3TrainConfig:
 
 
 @dataclass(frozen=True)
+class BarConfig:
+    """What a pair must reach on the held-out prompts of the stage ``evaluate`` before the stage ``ship`` takes it."""
+
+    chain: float  # tokens that a round of the DFlash chain emits
+    tree: float  # the same of DDTree with 64 nodes, over the chain's
+    eagle: float  # the same of the EAGLE-3 chain, where there is such a drafter
+    loop_share: float  # of the prompts whose greedy text loops, at most
+    lossless_share: float  # of the prompts, for every strategy
+    max_mib: float  # of all files
+
+
+@dataclass(frozen=True)
 class TrainConfig:
     output: str  # folder of the finished models
     work: str  # folder of intermediate files
@@ -118,15 +168,18 @@ class TrainConfig:
     workers: int
     corpus: CorpusConfig
     target: TargetConfig
+    teacher: TeacherConfig | None
     unloop: UnloopConfig
     first_drafter: FirstDrafterConfig
     distil: DistilConfig
     generate: GenerateConfig
     dflash: DFlashTrainConfig
     eagle3: Eagle3TrainConfig
+    bar: BarConfig
+    ship_to: str | None  # folder, or asset://..., that the stage ship fills
 
 
 STAGES = (
-    *("corpus", "target", "unloop", "first_drafter", "distil"),
-    *("generate", "dflash", "eagle3", "evaluate", "card"),
+    *("corpus", "target", "unloop", "first_drafter", "lessons", "teach", "distil"),
+    *("generate", "dflash", "eagle3", "evaluate", "card", "ship"),
 )

@@ -23,9 +23,11 @@ from experiments.train_tiny.drafter_json import shared_json
 from experiments.train_tiny.features import tapped_states
 from experiments.train_tiny.generate import Continuations
 from experiments.train_tiny.optim import adamw, set_learning_rate
+from experiments.train_tiny.pace import paced
 from experiments.train_tiny.validate import block_mask, chain_acceptance
 
 log = logging.getLogger(__name__)
+NOTES = 10
 
 
 @dataclass(frozen=True)
@@ -122,8 +124,8 @@ def train_dflash(
     generator = torch.Generator(device).manual_seed(seed)
     history: list[dict[str, float | None]] = []
     began = time.perf_counter()
-    for step in range(config.steps):
-        set_learning_rate(optimizer, config.learning_rate, step, config.steps)
+    for turn in paced(config.steps, config.seconds, NOTES):
+        set_learning_rate(optimizer, config.learning_rate, turn.place, config.steps)
         pick = torch.randint(0, len(data.tokens), (config.batch,), generator=generator, device=device)
         tokens, first, ends = data.tokens[pick].long(), data.prompt_tokens[pick], data.ends[pick]
         blocks = draw_blocks(tokens, first, ends, drafter.config, config.anchors, generator)
@@ -134,16 +136,30 @@ def train_dflash(
         torch.nn.utils.clip_grad_norm_(drafter.parameters(), 1.0)
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
-        if step % max(1, config.steps // 10) == 0 or step == config.steps - 1:
-            first_right = right[..., 0].sum() / blocks.real[..., 1].sum()
-            history.append(
-                {
-                    "step": step,
-                    "loss": round(loss.item(), 4),
-                    "first_right": round(first_right.item(), 4),
-                    "held_out_emitted_per_round": chain_acceptance(target, drafter, validation),
-                    "seconds": round(time.perf_counter() - began, 1),
-                }
-            )
-            log.info("dflash %s", history[-1])
+        if turn.note:
+            history.append(_entry(target, drafter, validation, turn.step, loss, blocks, right, began))
+    if history[-1]["step"] != turn.step:
+        history.append(_entry(target, drafter, validation, turn.step, loss, blocks, right, began))
     return history
+
+
+def _entry(
+    target: PreTrainedModel,
+    drafter: DFlashDrafter,
+    validation: Continuations,
+    step: int,
+    loss: Tensor,
+    blocks: Blocks,
+    right: Tensor,
+    began: float,
+) -> dict[str, float | None]:
+    first_right = right[..., 0].sum() / blocks.real[..., 1].sum()
+    entry = {
+        "step": step,
+        "loss": round(loss.item(), 4),
+        "first_right": round(first_right.item(), 4),
+        "held_out_emitted_per_round": chain_acceptance(target, drafter, validation),
+        "seconds": round(time.perf_counter() - began, 1),
+    }
+    log.info("dflash %s", entry)
+    return entry

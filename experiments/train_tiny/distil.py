@@ -26,6 +26,7 @@ from experiments.train_tiny.features import tapped_states
 from experiments.train_tiny.generate import Continuations
 from experiments.train_tiny.loops import repeated_share
 from experiments.train_tiny.optim import adamw, set_learning_rate
+from experiments.train_tiny.pace import paced
 from experiments.train_tiny.target import next_token_loss, outputs_of, sample_rows
 
 log = logging.getLogger(__name__)
@@ -91,9 +92,9 @@ class Distiller:
         target_optimizer = adamw(self.model.parameters(), config.learning_rate, 0.0)
         drafter_optimizer = adamw(self.drafter.parameters(), self.dflash.learning_rate, 0.05)
         self.model.train()
-        for step in range(config.steps):
-            set_learning_rate(target_optimizer, config.learning_rate, step, config.steps)
-            set_learning_rate(drafter_optimizer, self.dflash.learning_rate, step, config.steps)
+        for turn in paced(config.steps, config.seconds, 1):
+            set_learning_rate(target_optimizer, config.learning_rate, turn.place, config.steps)
+            set_learning_rate(drafter_optimizer, self.dflash.learning_rate, turn.place, config.steps)
             pick = torch.randint(0, len(chosen.tokens), (self.dflash.batch,), generator=generator, device=device)
             tokens, first, ends = chosen.tokens[pick].long(), chosen.prompt_tokens[pick], chosen.ends[pick]
             blocks = draw_blocks(tokens, first, ends, self.drafter.config, self.dflash.anchors, generator)
@@ -104,7 +105,7 @@ class Distiller:
                 drafting, _ = self.loss_of(
                     self.drafter, embedding.detach(), head.detach(), features, blocks, self.dflash.gamma
                 )
-                own = _own_text_loss(states.last_hidden_state, head, tokens, first, ends)
+                own = own_text_loss(states.last_hidden_state, head, tokens, first, ends)
                 rows = sample_rows(stream, config.real_rows, row_tokens + 1, generator)
                 real = next_token_loss(self.model, rows)
                 loss = own + config.draft_weight * drafting + config.real_weight * real
@@ -115,6 +116,7 @@ class Distiller:
                 optimizer.step()
                 optimizer.zero_grad(set_to_none=True)
         return {
+            "steps": turn.step + 1,
             "own_text_loss": round(own.item(), 4),
             "draft_loss": round(drafting.item(), 4),
             "real_text_loss": round(real.item(), 4),
@@ -122,7 +124,7 @@ class Distiller:
         }
 
 
-def _own_text_loss(hidden: Tensor, head: Tensor, tokens: Tensor, first: Tensor, ends: Tensor) -> Tensor:
+def own_text_loss(hidden: Tensor, head: Tensor, tokens: Tensor, first: Tensor, ends: Tensor) -> Tensor:
     """Next-token loss over the continuation alone, its end token included."""
     logits = functional.linear(hidden[:, :-1], head).float()
     where = torch.arange(1, tokens.shape[1], device=tokens.device)

@@ -30,7 +30,8 @@ def evaluate(
 ) -> dict[str, Any]:
     """Acceptance length (emitted per round, summed over prompts) of every strategy over prompts that do not loop."""
     torch.set_float32_matmul_precision("highest")  # losslessness is claimed for exact float32
-    pair = load_pair(target, dflash=drafters / "dflash", eagle=drafters / "eagle3", device=device)
+    eagle = drafters / "eagle3" if (drafters / "eagle3").exists() else None
+    pair = load_pair(target, dflash=drafters / "dflash", eagle=eagle, device=device)
     requests = [
         Request(f"{p.category}-{index}", p.token_ids, NEW_TOKENS, Sampling(), end_ids)
         for index, p in enumerate(prompts)
@@ -53,6 +54,8 @@ def evaluate(
         "acceptance_length": {},
     }
     for name, strategy in STRATEGIES.items():
+        if strategy.name == "eagle" and eagle is None:
+            continue
         done = decode(pair, strategy, kept, batch)
         result["acceptance_length"][name] = _lengths(done, kept) | {
             "lossless_share": _share([same_text[g.request.prompt_id] == g.output_token_ids for g in done])

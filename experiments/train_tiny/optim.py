@@ -21,7 +21,7 @@ def adamw(parameters: Iterable[nn.Parameter], learning_rate: float, weight_decay
 
 
 def set_learning_rate(
-    optimizer: torch.optim.Optimizer, peak: float, step: int, steps: int, warmup: float = 0.04
+    optimizer: torch.optim.Optimizer, peak: float, step: float, steps: int, warmup: float = 0.04
 ) -> None:
     """Linear warm-up over ``warmup`` of the steps, then a cosine to a twentieth of the peak."""
     ramp = max(1, int(warmup * steps))

@@ -3,43 +3,37 @@ repeated alone."""
 
 from __future__ import annotations
 
+import copy
 import json
 import logging
 import time
 from collections.abc import Callable
 from dataclasses import asdict, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer
-from torch import Tensor
-from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
+from transformers import PreTrainedModel
 
-from ddbench.drafters.dflash import DFlashDrafter
-from experiments.train_tiny import corpus, data, dflash, distil, eagle3, generate, target, tokenizer
+from ddbench.errors import ConfigError
+from experiments.train_tiny import bar, corpus, data, dflash, distil, eagle3, generate, target, tokenizer
+from experiments.train_tiny import teach as teaching
 from experiments.train_tiny.card import as_text, evidence, write_card
-from experiments.train_tiny.config import STAGES, DFlashTrainConfig, TrainConfig
+from experiments.train_tiny.config import STAGES, DFlashTrainConfig
 from experiments.train_tiny.corpus import Unit
 from experiments.train_tiny.data import Prompt
 from experiments.train_tiny.generate import Continuations
+from experiments.train_tiny.shop import Shop, hardware
 from experiments.train_tiny.validate import chain_acceptance
+from experiments.workloads import asset_path
 
 log = logging.getLogger(__name__)
-TARGET_STAGES = ("target", "unloop", "first_drafter", "distil")
+TARGET_STAGES = ("target", "unloop", "first_drafter", "lessons", "teach", "distil")
 
 
-class Workshop:
-    """The folders, device and notes that stages share."""
-
-    def __init__(self, config: TrainConfig) -> None:
-        self.config = config
-        self.work, self.output = Path(config.work), Path(config.output)
-        self.work.mkdir(parents=True, exist_ok=True)
-        self.output.mkdir(parents=True, exist_ok=True)
-        torch.set_float32_matmul_precision("high")
+class Workshop(Shop):
+    """The stages, by the names that ``train_tiny.stages`` gives them."""
 
     def run(self) -> None:
         stages: dict[str, Callable[[], dict[str, Any]]] = {
@@ -47,12 +41,15 @@ class Workshop:
             "target": self.target,
             "unloop": self.unloop,
             "first_drafter": self.first_drafter,
+            "lessons": self.lessons,
+            "teach": self.teach,
             "distil": self.distil,
             "generate": self.generate,
             "dflash": self.dflash,
             "eagle3": self.eagle3,
             "evaluate": self.evaluate,
             "card": self.card,
+            "ship": self.ship,
         }
         for name in self.stages_to_run():
             began = time.perf_counter()
@@ -74,7 +71,9 @@ class Workshop:
     def corpus(self) -> dict[str, Any]:
         settings = self.config.corpus
         sources = corpus.installed_sources(settings.only)
+        log.info("corpus: %d sources with %d files", len(sources), sum(len(source.files) for source in sources))
         units = corpus.read_units(sources, settings.max_units_per_source, self.config.workers)
+        log.info("corpus: %d units", len(units))
         held_out = set(settings.held_out)
         training = [unit for unit in units if unit.source not in held_out]
         held = [unit for unit in units if unit.source in held_out]
@@ -136,6 +135,34 @@ class Workshop:
         self._save_target(model)
         return {"looping_share_by_round": shares, "held_out_loss": held_out}
 
+    def lessons(self) -> dict[str, Any]:
+        """Greedy text of the teacher, and none of the target's own."""
+        model = self._load(self._teacher().target, self.writing_dtype)
+        return self._generate(model, self._teacher().sequences, "lessons")
+
+    def teach(self) -> dict[str, Any]:
+        settings, device = self._teacher(), self.config.device
+        torch.manual_seed(self.config.seed)
+        teacher = self._load(settings.target, torch.float32).requires_grad_(False)
+        model, drafter = self._pupils(teacher)
+        room = teaching.Classroom(
+            *(model, drafter, teacher, target.without_loops(self._continuations("lessons"))),
+            *(self._continuations("lessons_validation"), self.stream("stream")),
+        )
+
+        def keep() -> None:
+            self._save_target(copy.deepcopy(model))
+            self._save_dflash(model, drafter)
+
+        history = teaching.teach(room, settings, self.config.dflash, self.config.seed, keep)
+        held_out = target.held_out_loss(model, self.stream("held_out").to(device), self.config.target.row_tokens)
+        return {
+            "parameters": sum(p.numel() for p in model.parameters()),
+            "teacher_parameters": sum(p.numel() for p in teacher.parameters()),
+            "held_out_loss": held_out,
+            "history": history,
+        }
+
     def distil(self) -> dict[str, Any]:
         settings, rng = self.config.distil, self._generator(3)
         model, stream = self.load_target(torch.float32), self.stream("stream")
@@ -149,6 +176,7 @@ class Workshop:
         for turn in range(settings.rounds):
             parts = []
             for length in lengths:
+                log.info("distil: round %d, prompts of %d tokens", turn, length)
                 prompts = generate.random_prompts(stream, starts[length], settings.prompts // len(lengths), length, rng)
                 repeated, wanted = prompts.repeat_interleave(settings.candidates, 0), temperatures.repeat(len(prompts))
                 with torch.autocast(self.config.device, torch.bfloat16):
@@ -177,10 +205,11 @@ class Workshop:
     def first_drafter(self) -> dict[str, Any]:
         first = self.config.first_drafter
         settings = replace(self.config.dflash, steps=first.steps, learning_rate=first.learning_rate)
-        return self._generate(first.sequences) | self._train_dflash(settings)
+        model = self.load_target(self.writing_dtype)
+        return self._generate(model, first.sequences, "continuations") | self._train_dflash(settings)
 
     def generate(self) -> dict[str, Any]:
-        return self._generate(self.config.generate.sequences)
+        return self._generate(self.load_target(self.writing_dtype), self.config.generate.sequences, "continuations")
 
     def dflash(self) -> dict[str, Any]:
         return self._train_dflash(self.config.dflash)
@@ -214,25 +243,37 @@ class Workshop:
         (self.work / "evidence.json").write_text(as_text(evidence(self.config, notes, self.config.remark)))
         return {}
 
+    def ship(self) -> dict[str, Any]:
+        if self.config.ship_to is None:
+            raise ConfigError("train_tiny.ship_to", None, "a folder, which the stage ship fills")
+        evaluation = json.loads((self.work / "evaluate.json").read_text())
+        return bar.ship(self.output, asset_path(self.config.ship_to), self.config.bar, evaluation)
+
     # -- pieces ------------------------------------------------------------------------------------------------
 
-    def _generate(self, sequences: int) -> dict[str, Any]:
+    def _generate(self, model: PreTrainedModel, sequences: int, name: str) -> dict[str, Any]:
+        """Greedy continuations of training prompts to ``name.pt``, of held-out ones to the validation's file."""
         settings, rng = self.config.generate, self._generator(2)
-        model, stream = self.load_target(torch.bfloat16), self.stream("stream")
-        parts = []
+        stream, began = self.stream("stream"), time.perf_counter()
+        parts: list[Continuations] = []
         starts = self._starts("stream")
         for index in range(sequences // settings.batch):
+            passed = time.perf_counter() - began
+            if parts and settings.seconds is not None and passed > settings.seconds:
+                break
+            log.info("%s: %d of %d batches, %.1f s", name, index, sequences // settings.batch, passed)
             length = settings.prompt_lengths[index % len(settings.prompt_lengths)]
             prompts = generate.random_prompts(stream, starts[length], settings.batch, length, rng)
             found = generate.continued(model, prompts, settings.new_tokens, self._end_ids())
             parts.append(Continuations(found.tokens.int(), found.prompt_tokens, found.ends))
         everything = generate.joined(parts)
-        torch.save(asdict(everything), self.work / "continuations.pt")
+        torch.save(asdict(everything), self.work / f"{name}.pt")
         held, length = self.stream("held_out"), settings.prompt_lengths[len(settings.prompt_lengths) // 2]
         prompts = generate.random_prompts(held, self._starts("held_out")[length], settings.validation, length, rng)
         found = generate.continued(model, prompts, settings.new_tokens, self._end_ids())
         kept = target.without_loops(found)
-        torch.save(asdict(kept), self.work / "validation.pt")
+        validation = "validation" if name == "continuations" else f"{name}_validation"
+        torch.save(asdict(kept), self.work / f"{validation}.pt")
         return {
             "validation_sequences": len(kept.tokens),
             "held_out_looping_share": target.looping_share(found),
@@ -255,97 +296,7 @@ class Workshop:
         self._save_dflash(model, drafter)
         return {"parameters": sum(p.numel() for p in drafter.parameters()), "history": history}
 
-    def stream(self, name: str) -> Tensor:
-        return torch.from_numpy(np.load(self.work / f"{name}.npy").astype(np.int32)).to(self.config.device)
-
-    def target_folder(self) -> str:
-        return self.config.target.path or str(self.output / "target")
-
-    def load_target(self, dtype: torch.dtype) -> PreTrainedModel:
-        model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(self.target_folder(), dtype=dtype)
-        return model.to(self.config.device)
-
-    def _drafter(self, model: PreTrainedModel) -> DFlashDrafter:
-        """The drafter of an earlier stage, or a new one."""
-        drafter = dflash.new_dflash(model, self.config.dflash, self._mask_id(), self.config.seed)
-        earlier = self.output / "dflash" / "model.safetensors"
-        if earlier.exists():
-            drafter.load_state_dict(load_file(earlier, device=self.config.device), strict=False)
-        return drafter
-
-    def _save_dflash(self, model: PreTrainedModel, drafter: DFlashDrafter) -> None:
-        weights = {name: value for name, value in drafter.state_dict().items() if not name.startswith("rotary.")}
-        self._save_drafter("dflash", weights, dflash.dflash_json(model, self.config.dflash, self._mask_id()))
-
-    def end_id(self) -> int:
-        if self.config.target.path is None:
-            return 0  # the first special token of our own tokenizer
-        end_id = AutoTokenizer.from_pretrained(self.config.target.path).eos_token_id
-        return int(end_id)
-
-    def _end_ids(self) -> Tensor:
-        return torch.tensor([self.end_id()], device=self.config.device)
-
-    def _mask_id(self) -> int:
-        """Our own mask token; for another target the last row of its embedding, which real text does not use."""
-        if self.config.target.path is None:
-            return int(AutoTokenizer.from_pretrained(self.target_folder()).mask_token_id)
-        return int(self.load_target(torch.float32).config.vocab_size) - 1
-
-    def _tokenizer_for(self, training: list[Unit]) -> Tokenizer:
-        """A new BPE, or the given target's own tokenizer."""
-        if self.config.target.path is not None:
-            given: Tokenizer = AutoTokenizer.from_pretrained(self.config.target.path).backend_tokenizer
-            return given
-        earlier = self.output / "target" / "tokenizer.json"
-        if earlier.exists():  # a model trained on other merges would be lost
-            return Tokenizer.from_file(str(earlier))
-        settings, size, texts = self.config.corpus, 0, []
-        for unit in training[:: max(1, sum(len(u.text) for u in training) // settings.tokenizer_chars)]:
-            size += len(unit.text)
-            texts.append(unit.text)
-            if size > settings.tokenizer_chars:
-                break
-        bpe = tokenizer.train_tokenizer(texts, settings.vocab_size)
-        tokenizer.save_tokenizer(bpe, self.output / "target", self.config.target.context)
-        return bpe
-
-    def _starts(self, name: str) -> dict[int, Tensor]:
-        """For every prompt length, where units longer than it begin in the stream."""
-        stream = np.load(self.work / f"{name}.npy")
-        lengths = self.config.generate.prompt_lengths
-        return {
-            n: torch.from_numpy(data.unit_starts(stream, self.end_id(), n + 1)).to(self.config.device) for n in lengths
-        }
-
-    def _continuations(self, name: str) -> Continuations:
-        path = self.work / f"{name}.pt"
-        return Continuations(**torch.load(path, map_location=self.config.device, weights_only=True))
-
-    def _generator(self, offset: int) -> torch.Generator:
-        return torch.Generator(self.config.device).manual_seed(self.config.seed + offset)
-
-    def _save_target(self, model: PreTrainedModel) -> None:
-        """In bfloat16, the dtype it is shipped in: everything after trains against the rounded weights."""
-        model.to(torch.bfloat16).save_pretrained(self.output / "target")
-
-    def _save_drafter(self, name: str, weights: dict[str, Tensor], as_json: dict[str, Any]) -> None:
-        folder = self.output / name
-        folder.mkdir(parents=True, exist_ok=True)
-        stored = {
-            key: (value.to(torch.bfloat16) if value.is_floating_point() else value).contiguous().cpu()
-            for key, value in weights.items()
-        }
-        save_file(stored, folder / "model.safetensors", metadata={"format": "pt"})
-        (folder / "config.json").write_text(json.dumps(as_json, indent=2) + "\n")
-
 
 def _totals(units: list[Unit]) -> dict[str, Any]:
     by_category = {name: sum(unit.category == name for unit in units) for name in corpus.CATEGORIES}
     return {"units": len(units), "characters": sum(len(unit.text) for unit in units), "by_category": by_category}
-
-
-def hardware(device: str) -> str:
-    if device.startswith("cuda") and torch.cuda.is_available():
-        return f"{torch.cuda.get_device_name()}, torch {torch.__version__}"
-    return f"CPU, {torch.get_num_threads()} threads, torch {torch.__version__}"

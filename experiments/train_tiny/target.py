@@ -12,13 +12,16 @@ from transformers import PreTrainedModel, Qwen3Config, Qwen3ForCausalLM
 
 from experiments.train_tiny.config import TargetConfig, UnloopConfig
 from experiments.train_tiny.generate import Continuations
+from experiments.train_tiny.hybrid import new_hybrid
 from experiments.train_tiny.loops import distinct_ratio, is_loop, repeated_tokens
 from experiments.train_tiny.optim import adamw, set_learning_rate
 
 log = logging.getLogger(__name__)
 
 
-def new_target(config: TargetConfig, vocab_size: int, end_id: int, pad_id: int) -> Qwen3ForCausalLM:
+def new_target(config: TargetConfig, vocab_size: int, end_id: int, pad_id: int) -> PreTrainedModel:
+    if config.hybrid is not None:
+        return new_hybrid(config, config.hybrid, vocab_size, end_id, pad_id)
     return Qwen3ForCausalLM(
         Qwen3Config(
             vocab_size=vocab_size,

@@ -49,7 +49,6 @@ REFUSED = {
     "Gemma2Config": ({**BASE, "head_dim": 12}, "sliding_attention layers"),
     "MistralConfig": ({**BASE, "sliding_window": 64}, "a window of 64"),
     "Llama4TextConfig": ({**BASE, "head_dim": 12}, "chunked_attention layers"),
-    "Qwen3NextConfig": ({**MOE, "shared_expert_intermediate_size": 32}, "recurrent state"),
     "MambaConfig": ({"vocab_size": 24, "hidden_size": 48, "num_hidden_layers": 2}, "recurrent state"),
     "DeepseekV3Config": (LATENT, "latent attention"),
     "FalconConfig": ({**NEOX, "alibi": True}, "ALiBi"),
