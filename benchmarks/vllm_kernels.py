@@ -30,8 +30,8 @@ from gpu_timing import graph_ms, host_ms
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # runs from a checkout without installing
 
 from ddbench.plugins.kernels.device import shared_bytes
+from ddbench.plugins.kernels.tiles import Tile, tile_of
 from ddbench.plugins.vllm.kernels import ops
-from ddbench.plugins.vllm.kernels.attention_launch import Tile, tile_of
 from ddbench.plugins.vllm.options import Options
 from ddbench.plugins.vllm.state import TreeState
 

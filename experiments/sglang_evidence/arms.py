@@ -87,6 +87,7 @@ def arguments(arm: Arm, pair: Pair, batches: list[int]) -> dict[str, Any]:
         "cuda_graph_bs_decode": sorted(batches),
         "skip_tokenizer_init": True,
         "random_seed": 1,
+        "sleep_on_idle": True,  # an engine that waits for its turn leaves its core to the one that is timed
         "log_level": "info",
     }
     if pair.dummy:

@@ -59,7 +59,9 @@ class Engine:
         info = self._engine.get_server_info()
         state = (info.get("internal_states") or [{}])[0]
         names = ("max_total_num_tokens", "max_running_requests", "speculative_algorithm", "attention_backend")
-        return {"memory_usage": state.get("memory_usage"), **{name: info.get(name) for name in names}}
+        attention = (state.get("ddtree") or {}).get("attention")  # of a tree's verify pass: the plug-in's or SGLang's
+        told = {"memory_usage": state.get("memory_usage"), "verify_attention": attention}
+        return {**told, **{name: info.get(name) for name in names}}
 
     def end(self) -> None:
         self._engine.shutdown()
@@ -70,6 +72,8 @@ class Engine:
             return {"done": bool(self._engine.flush_cache())}
         if verb == "info":
             return {"info": _plain(self._engine.get_server_info())}
+        if verb == "state":
+            return self._set(request["values"])
         if verb == "logprobs":
             return self._logprobs(request["prefixes"], request["path"])
         if verb == "gaps":
@@ -77,14 +81,24 @@ class Engine:
         answer: dict[str, Any] = self._loop.run_until_complete(self._closed(request))
         return answer
 
+    def _set(self, values: dict[str, Any]) -> dict[str, Any]:
+        """Settings of the running engine."""
+        from sglang.srt.managers.io_struct import SetInternalStateReq
+
+        request = SetInternalStateReq(server_args=values)
+        taken = self._loop.run_until_complete(self._engine.tokenizer_manager.set_internal_state(request))
+        return {"done": True} if taken and all(taken) else {"error": f"refused: {values}"}
+
     async def _closed(self, request: dict[str, Any]) -> dict[str, Any]:
         """Closed loop over ``prompts`` with ``in_flight`` at a time; ``params`` one for all, or one each.
 
-        ``abort_after_s``: the requests in ``abort`` (indices) are aborted so long after they were sent.
+        ``abort_after_s``: the requests in ``abort`` (indices) are aborted so long after they were sent. ``names``: what
+        the engine is to call them.
         """
         prompts, params = request["prompts"], request["params"]
         watched = bool(request.get("moments") or request.get("abort"))  # a stream costs the engine time
         settings = params if isinstance(params, list) else [params] * len(prompts)
+        names = request.get("names")
         places = asyncio.Semaphore(request["in_flight"])
         aborted = set(request.get("abort", ()))
         moments: list[list[float]] = [[] for _ in prompts]
@@ -92,7 +106,7 @@ class Engine:
 
         async def one(index: int) -> None:
             async with places:
-                name = f"r{time.monotonic_ns()}-{index}"
+                name = names[index] if names else f"r{time.monotonic_ns()}-{index}"
                 answer = await self._engine.async_generate(
                     input_ids=prompts[index], sampling_params=settings[index], stream=watched, rid=name
                 )

@@ -20,7 +20,14 @@ ROUNDS = 400  # rounds that `stages` times
 def install() -> None:
     """Entry point in ``sglang.srt.plugins``."""
     for name in filter(None, os.environ.get(VARIABLE, "").split(",")):
-        CHANGES[name]()
+        (CHANGES | _hybrid())[name]()
+
+
+def _hybrid() -> dict[str, Callable[[], Any]]:
+    """Those of hybrid targets."""
+    from experiments.sglang_evidence.hybrid_inside import CHANGES as FOUND
+
+    return FOUND
 
 
 def float32() -> None:

@@ -24,7 +24,9 @@ NOTES = (
     "flatter the tree, whose drafter has less to do. tokens_per_s_synthetic has accepted lengths pinned to published "
     "ones and says nothing of real text. A null is a value that no shard shows: its arm failed (see failed), or was "
     "not run. Differences are held against the threshold of their dtype that is named here; a first shard in float32 "
-    "was run under a wider one, and its ledger holds under this one too where it says so."
+    "was run under a wider one, and its ledger holds under this one too where it says so. Trees verify with the "
+    "attention of the plug-in, or with SGLang's own where an arm's name says so and in the shards whose started "
+    "engines name no verify_attention, which were run before the plug-in had one."
 )
 
 
@@ -53,11 +55,18 @@ def merge(folder: Path, output: Path) -> Path:
         **machine,
         "measured": measured,
         "notes": NOTES,
-        "shards": shards,
+        "shards": {name: slim(one) for name, one in shards.items()},
     }
     output.parent.mkdir(parents=True, exist_ok=True)
     output.write_text(json.dumps(record, indent=1, allow_nan=False) + "\n")
     return output
+
+
+def slim(value: Any) -> Any:
+    """Without the rows of single prompts, which are compared above and stay with the shard."""
+    if not isinstance(value, dict):
+        return value
+    return {key: slim(each) for key, each in value.items() if key != "by_prompt"}
 
 
 def one_machine(folder: Path, records: Records) -> dict[str, Any]:

@@ -21,7 +21,14 @@ CLAIMS = dict(
 
 def correctness(shards: Shards) -> dict[str, Any]:
     """Everything that is not a time."""
-    return {**greedy(shards), **law(shards), **node_logits(shards), "stress": stressed(shards)}
+    return {
+        **greedy(shards),
+        **law(shards),
+        **node_logits(shards),
+        "stress": stressed(shards),
+        "replay": replayed(shards),
+        "hybrid": hybrids(shards),
+    }
 
 
 def greedy(shards: Shards) -> dict[str, Any]:
@@ -143,6 +150,21 @@ def stressed(shards: Shards) -> dict[str, Any] | None:
     found = {name: one for name, one in shards.items() if name.startswith("stress")}
     usual = [arm.name for arm in stress.ARMS]
     return {name: {arm: one["arms"].get(arm) for arm in one.get("asked", usual)} for name, one in found.items()} or None
+
+
+def replayed(shards: Shards) -> dict[str, Any] | None:
+    """By shard: live shapes against the replay of one recording, without the shapes themselves."""
+    found = {name: one for name, one in shards.items() if name.startswith("replay")}
+    return {
+        name: {k: v for k, v in one.items() if k not in ("shapes", "failed")} for name, one in found.items()
+    } or None
+
+
+def hybrids(shards: Shards) -> dict[str, Any] | None:
+    """By shard of hybrid targets: what it shows, and the figures that say so."""
+    keys = ("family", "verdict", "identity", "acceptance_length", "node_logits", "links", "rounds", "states")
+    found = {name: one for name, one in shards.items() if name.startswith("hybrid")}
+    return {name: {key: one.get(key) for key in keys} for name, one in found.items()} or None
 
 
 def _acceptance(shards: Shards, checks: Shards) -> dict[str, Any]:

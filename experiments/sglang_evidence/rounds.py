@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from ddbench.errors import ConfigError
+from ddbench.plugins.sglang.options import ATTENTION
 from experiments.evidence.dummy_models import write_dummy_pair
 from experiments.evidence.timing import kept
 from experiments.progress import say
@@ -32,6 +33,7 @@ REPEATS = 5
 PROMPT_TOKENS, CONTEXT = 256, 1024
 VOCABULARY = 151_936
 SECONDS_LEFT = 25.0  # without as many left before the limit, a batch size is not begun
+STOCK = "_sglang_attention"
 STEPS, TOP_K = 7, 4  # of the EAGLE trees: the usual setting; wider verify passes need a wider beam
 
 
@@ -50,11 +52,22 @@ def trio(width: int, backend: str = "triton") -> list[Arm]:
     ]
 
 
+def stock_attention(width: int) -> Arm:
+    """The tree with SGLang's own attention in its verify pass, in the place of the plug-in's."""
+    name = f"ddtree_{width}{STOCK}"
+    return Arm(name, "ddtree", width - 1, env={ATTENTION: "sglang"})
+
+
+def chain_of(name: str) -> str:
+    """The chain that an arm's rounds are set against; its own name for the others."""
+    return name.removesuffix(STOCK).replace("ddtree", "dflash").replace("eagle", "dflash")
+
+
 AR = Arm("autoregressive")
 GROUPS: dict[str, list[Arm]] = {
-    "rounds_16": [AR, *trio(16)],
+    "rounds_16": [AR, *trio(16), stock_attention(16)],
     "rounds_32": trio(32),
-    "rounds_64": [AR, *trio(64)],
+    "rounds_64": [AR, *trio(64), stock_attention(64)],
     "rounds_128": trio(128),
     "rounds_flashinfer_16": trio(16, "flashinfer"),
     "rounds_flashinfer_64": trio(64, "flashinfer"),
@@ -100,7 +113,7 @@ def measure(job: Job) -> dict[str, Any]:
             result["round_ms"][batch] = rows
             found = result.setdefault("round_ratio_vs_dflash", {}).setdefault(batch, {})
             for name in values:
-                chain = name.replace("ddtree", "dflash").replace("eagle", "dflash")
+                chain = chain_of(name)
                 if chain != name and chain in values:
                     found[name] = kept(ratios(values, name, chain))
             line = "  ".join(f"{name} {row['median']:.3f}" for name, row in rows.items())

@@ -20,7 +20,19 @@ from experiments.evidence.exclusive import alone
 from experiments.evidence.reference import decode_all
 from experiments.evidence.shards import Record, shipped_prompts, version_of
 from experiments.progress import say
-from experiments.sglang_evidence import law, memory, node_logits, rounds, stress, synthetic, tiny_checks, tiny_speed
+from experiments.sglang_evidence import (
+    adaptive,
+    hybrid,
+    law,
+    memory,
+    node_logits,
+    replay,
+    rounds,
+    stress,
+    synthetic,
+    tiny_checks,
+    tiny_speed,
+)
 from experiments.sglang_evidence.counts import by_prompt
 from experiments.sglang_evidence.job import Job
 from experiments.sglang_evidence.merge import merge
@@ -100,6 +112,9 @@ MEASURES: dict[str, Callable[[Job], dict[str, Any]]] = {
     "node_logits": node_logits.measure,
     "law": law.measure,
     "stress": stress.measure,
+    "replay": replay.measure,
+    "adaptive": adaptive.measure,
+    **dict.fromkeys(hybrid.SHARDS, hybrid.measure),
     "tiny_speed": tiny_speed.measure,
     **dict.fromkeys(rounds.GROUPS, rounds.measure),
     "stages": rounds.stages,
@@ -109,4 +124,4 @@ MEASURES: dict[str, Callable[[Job], dict[str, Any]]] = {
     "reference": _reference,
 }
 SHARDS = (*MEASURES, "merge")
-TIMED = ("tiny_speed", *rounds.GROUPS, "stages", "synthetic", "kernels")  # alone on the GPU
+TIMED = ("tiny_speed", "adaptive", *rounds.GROUPS, "stages", "synthetic", "kernels")  # alone on the GPU

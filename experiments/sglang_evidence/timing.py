@@ -17,13 +17,13 @@ FIRST_STEP = 2  # the same, of answers whose rounds emit many tokens and are few
 SHORT = 0.9  # share of the longest request's events that a request must have to be counted
 
 
-def round_ms(engine: Engine, prompts: list[list[int]]) -> float:
+def round_ms(engine: Engine, prompts: list[list[int]], rounds: int = ROUNDS) -> float:
     """Milliseconds a round: the median time between two events of a stream, while all of the batch decode.
 
     With random weights nearly nothing is accepted, so all sequences go through the same rounds; the events of each
     are rounds. Raises EngineFailure where there is no such time.
     """
-    params = {"temperature": 0.0, "max_new_tokens": FIRST + ROUNDS, "ignore_eos": True}
+    params = {"temperature": 0.0, "max_new_tokens": FIRST + rounds, "ignore_eos": True}
     answer = engine.ask(prompts=prompts, params=params, in_flight=len(prompts), moments=True)
     if answer["errors"]:
         raise EngineFailure(f"{engine.name}: {answer['errors']}")

@@ -37,4 +37,4 @@ def check_arm(arm: Arm, model: ModelFiles, found: dict[str, Any]) -> None:
     told = {name: found[name] for name in names if name in found}
     info.check(shape, told)
     if draft is not None and arm.strategy == "ddtree":
-        info.check_trees(limits(draft), found)
+        info.check_trees(limits(draft), found, policy=arm.policy)

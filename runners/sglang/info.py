@@ -75,24 +75,37 @@ def _refuse(wrong: list[str]) -> None:
         raise EngineFailure(f"SGLang runs something else than it was asked for: {'; '.join(wrong)}", "start")
 
 
-def tree_differences(asked: Mapping[str, Any], info: Mapping[str, Any]) -> list[str]:
+def tree_differences(
+    asked: Mapping[str, Any], info: Mapping[str, Any], recording: bool = False, policy: str | None = None
+) -> list[str]:
     """Where the trees of a server of our plug-in are others than ``asked`` (:func:`..speculation.limits`).
 
-    They come from its environment and may be changed while it runs, so its settings do not show them.
+    They come from its environment and may be changed while it runs, so its settings do not show them. A server that
+    records waits in every round: it is none that could be measured, unless ``recording`` is what it is for. ``policy``:
+    what is to choose its verify width; None: it has one.
     """
     told = state(info).get("ddtree")
     if not isinstance(told, dict):
         return ["it does not tell the limits of its trees (internal_states[0].ddtree)"]
-    return [
+    records = told.get("recording") is not None
+    wrong = [] if records == recording else [f"it was started {'to record' if records else 'without recording'}"]
+    chosen = told.get("adaptive") or {}
+    if chosen.get("policy") != policy:
+        wrong.append(f"its verify width is chosen by {chosen.get('policy')}, not {policy}")
+    if chosen.get("pinned") is not None:
+        wrong.append(f"its verify width is pinned at {chosen['pinned']}")
+    return wrong + [
         f"the trees' {name} is {told.get(name)!r}, not {wanted!r}"
         for name, wanted in asked.items()
         if name not in told or told[name] != wanted
     ]
 
 
-def check_trees(asked: Mapping[str, Any], info: Mapping[str, Any]) -> None:
+def check_trees(
+    asked: Mapping[str, Any], info: Mapping[str, Any], recording: bool = False, policy: str | None = None
+) -> None:
     """Raises EngineFailure where a server's trees are others."""
-    _refuse(tree_differences(asked, info))
+    _refuse(tree_differences(asked, info, recording, policy))
 
 
 def state(info: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -23,6 +23,7 @@ PREFIXES = (
 )
 NAMES = (
     *(options.WIDTH, options.DEPTH, options.NODES, options.MIN_LOG_PROB, options.FORCE_SPINE, options.TRACE, OPT_IN),
+    *(options.RECORD, options.RECORD_NODES, options.POLICY, options.COSTS, options.WIDTHS, options.ATTENTION),
     "SGLANG_SIMULATE_ACC_LEN",
     "SGLANG_SIMULATE_ACC_METHOD",
     "SGLANG_SIMULATE_ACC_TOKEN_MODE",

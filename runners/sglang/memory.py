@@ -18,6 +18,7 @@ from ddbench.records import Arm
 from runners.base import EngineFailure, ModelFiles
 from runners.gpu_memory import Gpu
 from runners.hosts import Host
+from runners.sglang.adaptive import widths_of
 from runners.sglang.flags import SglangFlags
 from runners.sglang.speculation import drafted_tokens
 from runners.sglang.versions import KNOWN
@@ -104,6 +105,7 @@ def _predicted(arm: Arm, model: ModelFiles, dtype: str, batch_sizes: tuple[int, 
         draft_backend=flags.attention_backend,
         features=len(configs[1]["dflash_config"]["target_layer_ids"]),
         chunk=flags.chunked_prefill_size if flags.chunked_prefill_size > 0 else flags.context_length,
+        narrower=() if arm.policy is None else widths_of(arm)[:-1],
     )
     return Prediction(setup, target, drafter)
 

@@ -66,7 +66,7 @@ class SglangRunner(ServerRunner):
     def tells_drafted(self, arm: Arm, model: ModelFiles) -> bool:
         """SGLang says rounds times the verify width less one, whatever a tree had."""
         draft = draft_of(arm, model)
-        return draft is None or not may_be_smaller(draft)
+        return arm.policy is None and (draft is None or not may_be_smaller(draft))
 
     def doubts(self, serving: Serving, server: AnyServer, arm: Arm) -> list[str]:
         """The drafter lost its graphs in this arm alone, or somebody changed the limits of a running server's trees."""
@@ -74,7 +74,7 @@ class SglangRunner(ServerRunner):
         found = [f"CUDA graphs were asked for, and the drafter has none: {off}"] if off else []
         draft = draft_of(arm, serving.model)
         if draft is not None and arm.strategy == "ddtree":
-            found += info.tree_differences(limits(draft), info.fetch(server.base_url))
+            found += info.tree_differences(limits(draft), info.fetch(server.base_url), policy=arm.policy)
         return found
 
     def counters(self, server: AnyServer) -> SpecCounters | None:

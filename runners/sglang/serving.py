@@ -13,7 +13,7 @@ from runners.devices import gpus_of
 from runners.gpu_memory import Gpu
 from runners.server import Server, ServerCommand
 from runners.serving import Serving
-from runners.sglang import attached, info, memory, plugin_log
+from runners.sglang import adaptive, attached, info, memory, plugin_log
 from runners.sglang.command import Machine, arguments, build, draft_of, graph_sizes
 from runners.sglang.flags import SHARE
 from runners.sglang.probe import Environment
@@ -22,6 +22,8 @@ from runners.sglang.speculation import limits
 
 class SglangServing(Serving):
     """See :class:`runners.serving.Serving`. ``environment`` is None for a server that runs already."""
+
+    recording = False  # whether its servers are to record (`runners.sglang.recording`)
 
     def __init__(self, spec: ServerSpec, environment: Environment | None, model: ModelFiles, scratch: Path) -> None:
         super().__init__(spec, model, scratch)
@@ -32,9 +34,10 @@ class SglangServing(Serving):
         gpus = gpus_of(self.spec.device, arm.flags["tensor_parallel"], self.spec.host)
         share = self._share(arm, gpus)
         launch = build(arm, self.model, self._machine(gpus, share), self.options.batch_sizes)
+        chosen = adaptive.environment(arm, self.spec.cost, self._scratch, self.host)
         return ServerCommand(
             launch.argv,
-            launch.environment,
+            {**launch.environment, **chosen},
             port=self.options.port,
             start_timeout_s=self.options.start_timeout_s,
             gpus=gpus,
@@ -51,7 +54,7 @@ class SglangServing(Serving):
         found = info.fetch(server.base_url)
         info.check(arguments(arm, self.model, self._machine(()), self.options.batch_sizes), found)
         if draft is not None and arm.strategy == "ddtree":
-            info.check_trees(limits(draft), found)
+            info.check_trees(limits(draft), found, self.recording, arm.policy)
         if draft is not None and arm.flags["cuda_graphs"]:
             said["draft_graph_off"] = plugin_log.draft_graph_off(log)
         return said | self._memory

@@ -38,6 +38,7 @@ def body(request: TokenRequest, model: str) -> dict[str, Any]:
             "n": 1,
         },
         "stream": True,
+        **({"rid": request.name} if request.name else {}),
         **({"return_logprob": True, "top_logprobs_num": 2} if request.gaps else {}),
     }
 

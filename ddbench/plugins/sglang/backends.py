@@ -25,6 +25,11 @@ TABLE: dict[str, dict[str, dict[str, State]]] = {
         "triton": {"sm_90": "untested", "sm_120": "untested"},
     },
 }
+# Targets with gated delta nets, on Triton: whether every node of a tree was shown to have its parent's state.
+HYBRID: dict[str, dict[str, State]] = {
+    "0.5.17": {"sm_90": "opt-in", "sm_120": "opt-in"},
+    "0.5.23": {"sm_90": "opt-in", "sm_120": "opt-in"},
+}
 WHY = {
     "fa3": "its tree pass is not covered by our tests; it has none on sm_120",
     "fa4": "its tree pass is not covered by our tests",
@@ -55,6 +60,25 @@ def why_not(
     if state in ("correct", "untested") or (state == "opt-in" and allowed):
         return None
     return WHY.get(backend or "", "unknown to the plug-in")
+
+
+def hybrid_state(version: str, architecture: str | None) -> State:
+    """The word for targets with gated delta nets. A GPU that the table lacks is at best untested."""
+    row = HYBRID[version]
+    if architecture in row:
+        return row[architecture]
+    return "opt-in" if "opt-in" in row.values() else "untested"
+
+
+def hybrid_why_not(
+    version: str, architecture: str | None = None, environment: Mapping[str, str] | None = None
+) -> str | None:
+    """Why a target with gated delta nets cannot be served; None if it can."""
+    state = hybrid_state(version, architecture)
+    allowed = (os.environ if environment is None else environment).get(OPT_IN) == "1"
+    if state in ("correct", "untested") or (state == "opt-in" and allowed):
+        return None
+    return f"trees over recurrent states were never run on SGLang {version}; {OPT_IN}=1 runs them, for a test"
 
 
 def usable(version: str, architecture: str | None = None) -> list[str]:

@@ -19,6 +19,8 @@ from ddbench.plugins.sglang.refused import say
 
 PREFIX = "ddtree_"
 NAMES = ("nodes", "width", "depth", "force_spine")
+RECORDING = "ddtree_record"  # see `recorder`
+STEERING = ("ddtree_verify", "ddtree_policy")  # see `pilot`
 
 
 def changed(caps: Caps, sizes: Sizes, asked: Mapping[str, Any]) -> Caps:
@@ -52,8 +54,16 @@ def set_state(original: Callable[..., Any], scheduler: Any, request: Any) -> Any
     worker = scheduler.draft_worker
     if not ours or not hasattr(type(worker), "limit_trees"):
         return original(scheduler, request)
+    mode = ours.pop(RECORDING, None)
+    steering = {key: ours.pop(key) for key in STEERING if key in ours}
     try:
-        worker.limit_trees(changed(worker.caps, worker.sizes, ours))
+        if steering:
+            numbers = {key: _whole(key, value) for key, value in steering.items()}
+            worker.steer(*(numbers.get(key) for key in STEERING))
+        if ours:
+            worker.limit_trees(changed(worker.caps, worker.sizes, ours))
+        if mode is not None:
+            worker.record(_whole(RECORDING, mode))
     except ConfigError as error:
         say(f"limits refused: {error}")
         return SetInternalStateReqOutput(updated=False)

@@ -13,6 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ddbench.plugins.sglang.recurrent import attending
+
 FLASHINFER = "FlashInferAttnBackend"
 
 
@@ -53,6 +55,7 @@ class Place:
 
 def graph_reads_mask(backend: Any) -> bool:
     """Whether the pass that was captured last with this backend took its mask from the buffer that rounds write to."""
+    backend = attending(backend)
     if _is_flashinfer(backend):
         wrappers = getattr(backend.forward_metadata, "prefill_wrappers", None) or ()
         bits, starts = backend.cuda_graph_custom_mask, backend.cuda_graph_qk_indptr[0]
@@ -69,7 +72,7 @@ def place_for(runner: Any, rows: int, width: int, tokens: int, device: torch.dev
     Args:
         tokens: at least the committed tokens of the batch.
     """
-    backend = runner.attn_backend
+    backend = attending(runner.attn_backend)
     if _is_flashinfer(backend):
         padded = graph_rows(runner.decode_cuda_graph_runner, rows)
         if padded is not None:

@@ -15,7 +15,11 @@ from dataclasses import dataclass, replace
 
 from ddbench.errors import ConfigError
 from ddbench.plugins.kernels.bits import words_of
+from ddbench.plugins.kernels.device import shared_bytes_of
+from ddbench.plugins.kernels.tiles import tile_of, window_entries
 from ddbench.plugins.sglang.options import Sizes
+from ddbench.plugins.sglang.state_memory import Recurrent, state_parts
+from ddbench.plugins.sglang.width_memory import narrow_bytes, offer_bytes
 
 GIB = 2**30
 EXTRA_POSITIONS = 4  # of a row of the slot table, beside context and windows
@@ -24,11 +28,15 @@ FLASHINFER_WORKSPACE = 512 * 2**20  # of Qwen models, 384 MiB of others
 SAMPLED_ROWS = 256  # entries of a window whose distributions are in memory at a time (`choose.ROWS`)
 MARGIN = 2 * GIB  # of `defaults`: context, libraries, compiled kernels, fragments
 BACKENDS = ("triton", "flashinfer", "fa3")
+POOLED = ("weights", "kv_target", "kv_drafter", "states", "node_states", "node_windows")  # in --mem-fraction-static
 
 
 @dataclass(frozen=True)
 class Model:
-    """A model's dimensions. ``kv_element`` bytes a number of the cache, ``element`` of an activation."""
+    """A model's dimensions. ``kv_element`` bytes a number of the cache, ``element`` of an activation.
+
+    Of a hybrid, ``layers`` are those with keys and values, and ``recurrent`` the others.
+    """
 
     layers: int
     heads: int
@@ -40,6 +48,7 @@ class Model:
     weight_bytes: int
     element: int = 2
     kv_element: int = 2
+    recurrent: Recurrent | None = None
 
     def layer_kv_bytes(self, ranks: int) -> int:
         """Keys and values of one token in one layer of one of ``ranks`` tensor-parallel ranks."""
@@ -61,6 +70,8 @@ class Setup:
         features: the target's layers whose hidden states the drafter reads.
         ranks: tensor-parallel ranks.
         chunk: most tokens of one prefill pass.
+        multiprocessors: of the GPU; 132 of an H200, 188 of an RTX PRO 6000.
+        narrower: verify widths that have graphs beside ``sizes.verify_width``'s (`pilot`).
     """
 
     version: str
@@ -74,6 +85,8 @@ class Setup:
     features: int = 5
     ranks: int = 1
     chunk: int = 8192
+    multiprocessors: int = 132
+    narrower: Sequence[int] = ()
 
     def __post_init__(self) -> None:
         for key, value in (("attention_backend", self.backend), ("draft_attention_backend", self.draft_backend)):
@@ -142,6 +155,18 @@ def tables_bytes(requests: int, sizes: Sizes) -> int:
     return requests * (trees + 2 * walk + windows) + 5 * 4
 
 
+def splits_bytes(setup: Setup, target: Model) -> int:
+    """Where the plug-in's own attention of the verify pass puts its splits (`verify_attention`); 0 of a chain."""
+    if setup.backend != "triton" or setup.sizes.top_k == 1:
+        return 0
+    heads, kv_heads = target.heads // setup.ranks, max(1, target.kv_heads // setup.ranks)
+    width = setup.sizes.verify_width
+    tile = tile_of(width * (heads // kv_heads), target.head_size, target.element, shared_bytes_of((9, 0)))
+    rows = max(setup.requests, setup.rows)
+    entries = window_entries(rows, width, heads, kv_heads, tile, setup.multiprocessors)
+    return entries * heads * (target.head_size + 1) * 4
+
+
 def parts(setup: Setup, target: Model, drafter: Model) -> dict[str, int]:
     """Bytes by what they are for; their sum is what a started server holds."""
     sizes, rows, ranks = setup.sizes, setup.rows, setup.ranks
@@ -167,10 +192,35 @@ def parts(setup: Setup, target: Model, drafter: Model) -> dict[str, int]:
         "attention_target": attention[0],
         "attention_drafter": attention[1],
         "attention_workspace": workspace,
+        "attention_splits": splits_bytes(setup, target),
         "inputs": _inputs(rows, width, target) + (0 if width == block else _inputs(rows, block, drafter)),
         "features": kept * width * setup.features * target.hidden * target.element,
         "tables": tables_bytes(setup.requests, sizes),
+        **_states(setup, target),
+        **_further(setup, target, kept),
     }
+
+
+def _further(setup: Setup, target: Model, kept: int) -> dict[str, int]:
+    """Graphs of further verify widths; ``kept``: sequences of the outputs that are kept."""
+    if not setup.narrower:
+        return {}
+    found = narrow_bytes(
+        setup.narrower,
+        setup.sizes.block,
+        setup.requests,
+        lambda width: _inputs(setup.rows, width, target),
+        lambda width: kept * width * setup.features * target.hidden * target.element,
+    )
+    budgets = sum(width > 1 for width in setup.narrower) + 1
+    return {"narrower": found + offer_bytes(setup.requests, setup.sizes.verify_width, setup.sizes.block, budgets)}
+
+
+def _states(setup: Setup, target: Model) -> dict[str, int]:
+    """Recurrent states, as many as requests: of a server without a prefix cache."""
+    if target.recurrent is None:
+        return {}
+    return state_parts(target.recurrent, setup.requests, setup.requests, setup.sizes, setup.ranks)
 
 
 def _inputs(rows: int, width: int, model: Model) -> int:
@@ -186,7 +236,7 @@ def slack_bytes(setup: Setup, target: Model, drafter: Model) -> int:
     sampling sorts; both are upper bounds for dense models.
     """
     found = parts(setup, target, drafter)
-    static = sum(size for name, size in found.items() if name not in ("weights", "kv_target", "kv_drafter"))
+    static = sum(size for name, size in found.items() if name not in POOLED)
     tokens = max(setup.chunk, setup.rows * setup.sizes.verify_width)
     mlp = tokens * (3 * target.intermediate // setup.ranks + 4 * target.hidden) * target.element
     taken = tokens * setup.features * target.hidden * target.element  # features of a prefill pass
@@ -224,7 +274,7 @@ def _need(setup: Setup, target: Model, drafter: Model, tokens: int | None) -> tu
     """Tokens of the pool, None for every request at full length, and bytes of weights, pool and slack."""
     if tokens is None:
         tokens = setup.requests * setup.context + reserved_tokens(setup.requests, setup.sizes)
-    pool = tokens * cell_bytes(setup.version, target, drafter, setup.ranks)
+    pool = tokens * cell_bytes(setup.version, target, drafter, setup.ranks) + sum(_states(setup, target).values())
     return tokens, target.weight_bytes + drafter.weight_bytes + pool + slack_bytes(setup, target, drafter)
 
 

@@ -18,6 +18,10 @@ from ddbench.plugins.sglang.kernels.buffers import Caps
 
 WIDTH, DEPTH, NODES = "DDTREE_WIDTH", "DDTREE_DEPTH", "DDTREE_NODES"
 MIN_LOG_PROB, FORCE_SPINE, TRACE = "DDTREE_MIN_LOG_PROB", "DDTREE_FORCE_SPINE", "DDTREE_TRACE"
+ATTENTION = "DDTREE_ATTENTION"  # of the verify pass: "own", as left out, or "sglang"
+POLICY, COSTS, WIDTHS = "DDTREE_POLICY", "DDTREE_COSTS", "DDTREE_WIDTHS"  # see `pilot`
+WIDTHS_VERSION = "0.5.17"  # of SGLang, whose runners of graphs were read for several widths beside each other
+RECORD, RECORD_NODES = "DDTREE_RECORD", "DDTREE_RECORD_NODES"  # see `recorder`
 DEFAULT_NODES = 32
 
 Value = TypeVar("Value")
@@ -64,6 +68,17 @@ def caps_at_start(sizes: Sizes, environment: Mapping[str, str] | None = None) ->
     )
     caps.check(sizes.verify_width, sizes.block, sizes.top_k)
     return caps
+
+
+def usual_widths(own: int) -> tuple[int, ...]:
+    """Verify widths, the server's ``own`` last, that an adaptive one chooses from unless told otherwise; 1 is a step
+    without the drafter."""
+    return (*(width for width in (1, 4, 8, 16, 32, 64) if width < own), own)
+
+
+def whole_number(found: Mapping[str, str], name: str, default: int) -> int:
+    """A number of the environment. Raises ConfigError."""
+    return _read(found, name, int, default)
 
 
 def _read(found: Mapping[str, str], name: str, kind: Callable[[str], Value], default: Value) -> Value:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from ddbench.plugins.sglang.options import Sizes
+from ddbench.plugins.sglang.recurrent import attention_pool, check_kind, check_states, check_tracking, is_recurrent
 from ddbench.plugins.sglang.refused import Refused
 
 # Settings that must have one of these values: name, allowed values, why. A setting that a version lacks is passed over.
@@ -31,8 +33,19 @@ SETTINGS: tuple[tuple[str, tuple[Any, ...], str], ...] = (
     ("speculative_num_steps", (None, 1), "a round drafts once; limit the tree's depth with DDTREE_DEPTH"),
     ("speculative_draft_window_size", (None,), "the drafter's window is untested"),
     ("dllm_algorithm", (None,), "it is another kind of decoding"),
+    ("linear_attn_backend", ("triton",), "only Triton's kernels of recurrent layers follow a tree's links"),
+    ("linear_attn_decode_backend", (None, "triton"), "other kernels of recurrent layers are untested beside trees"),
+    ("linear_attn_prefill_backend", (None, "triton"), "other kernels of recurrent layers are untested beside trees"),
+    ("linear_attn_verify_backend", (None, "triton"), "only Triton's kernels of recurrent layers follow a tree's links"),
+    ("enable_linear_replayssm", (False,), "it rebuilds recurrent states from a chain of tokens"),
+    ("enable_linear_replayssm_spec", (False,), "it rebuilds recurrent states from a chain of tokens"),
+    ("enable_int8_mamba_checkpoint", (False,), "rounded recurrent states are untested"),
+    ("enable_mamba_cache_stochastic_rounding", (False,), "rounded recurrent states are untested"),
 )
 DRAFTERS = ("DFlashDraftModel",)
+HISTORY = "it needs the history of every path of a tree"
+MEDIA = "multimodal content (images, video, sound)"
+REASONS = {MEDIA: "such prompts are untested"}
 FOREIGN = ("markov", "domino", "lilicorr")  # their positions depend on each other: no product of marginals
 
 
@@ -49,6 +62,8 @@ def check_settings(args: Any) -> None:
         raise Refused("speculative_draft_model_path=None: DDTREE needs a DFlash drafter")
     if getattr(args, "lora_paths", None):
         raise Refused("lora_paths: DDTREE serves no adapters")
+    if getattr(args, "uses_mamba_radix_cache", False):
+        check_tracking(args)
 
 
 def check_drafter(config: Any) -> None:
@@ -68,34 +83,37 @@ def _settings_of(config: Any) -> list[str]:
     return names + [name for name in vars(config) if getattr(config, name) not in (None, 0, False)]
 
 
-def check_target(runner: Any) -> None:
+def check_target(runner: Any, sizes: Sizes) -> None:
     """Raises Refused for a target whose attention or cache the plug-in cannot follow. ``runner``: its ModelRunner."""
-    from sglang.srt.configs.hybrid_arch import mambaish_config
     from sglang.srt.configs.model_config import AttentionArch
     from sglang.srt.mem_cache.memory_pool import MHATokenToKVPool
 
-    config = runner.model_config
-    if mambaish_config(config) is not None:
-        raise Refused("a target with recurrent layers: not in this version of the plug-in")
+    config, recurrent = runner.model_config, is_recurrent(runner)
+    if recurrent:
+        check_kind(runner)
+        check_tracking(runner.server_args)
     if config.attention_arch == AttentionArch.MLA:
         raise Refused("a target with latent attention (MLA): not in this version of the plug-in")
     if runner.sliding_window_size is not None or runner.is_hybrid_swa:
         raise Refused("a target with sliding-window attention: not in this version of the plug-in")
-    if config.is_encoder_decoder or config.model_is_mrope:
+    if config.is_encoder_decoder or (config.model_is_mrope and not recurrent):
         raise Refused("an encoder-decoder or multimodal target: not in this version of the plug-in")
-    pool = runner.token_to_kv_pool
+    pool = attention_pool(runner.token_to_kv_pool)
     if pool is not None and (type(pool) is not MHATokenToKVPool or pool.kv_cache_layout != "nhd"):
         raise Refused(f"a {type(pool).__name__} of layout {getattr(pool, 'kv_cache_layout', None)!r}: not supported")
+    if recurrent:
+        check_states(runner, sizes)
 
 
 def check_request(request: Any) -> str | None:
-    """Why SGLang's ``Req`` cannot be served exactly; None if it can. Each of these reads the history of a path."""
+    """Why SGLang's ``Req`` cannot be served exactly; None if it can. Most of these read the history of a path."""
     asked = request.sampling_params
     reasons = (
         (request.return_logprob, "return_logprob"),
         (request.return_hidden_states, "return_hidden_states"),
         (request.lora_id is not None, "a LoRA adapter"),
         (request.custom_logit_processor is not None, "a custom logit processor"),
+        (getattr(request, "multimodal_inputs", None) is not None, MEDIA),
         (asked.frequency_penalty != 0.0, "frequency_penalty"),
         (asked.presence_penalty != 0.0, "presence_penalty"),
         (asked.repetition_penalty != 1.0, "repetition_penalty"),
@@ -107,5 +125,5 @@ def check_request(request: Any) -> str | None:
     )
     for holds, name in reasons:
         if holds:
-            return f"ddbench: DDTREE does not serve {name}: it needs the history of every path of a tree"
+            return f"ddbench: DDTREE does not serve {name}: {REASONS.get(name, HISTORY)}"
     return None

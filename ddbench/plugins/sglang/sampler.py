@@ -8,7 +8,9 @@ import torch
 from torch import Tensor
 
 from ddbench.plugins.sglang.kernels.buffers import Trees
+from ddbench.plugins.sglang.offers import Offers
 from ddbench.plugins.sglang.options import Sizes
+from ddbench.plugins.sglang.recorder import Recorder
 from ddbench.plugins.sglang.refused import Refused
 
 
@@ -19,9 +21,16 @@ class TreeSampler:
     rank; all ranks merge the same gathered candidates, so they build the same trees.
     """
 
-    def __init__(self, ops: Any, trees: Trees, sizes: Sizes, head: Any, group: Any) -> None:
-        """``head``: the target's lm_head. ``group``: SGLang's tensor-parallel group. Raises Refused."""
-        self.ops, self.trees, self.sizes = ops, trees, sizes
+    def __init__(
+        self, ops: Any, trees: Trees, sizes: Sizes, head: Any, group: Any, recorder: Recorder | None = None
+    ) -> None:
+        """``head``: the target's lm_head. ``group``: SGLang's tensor-parallel group. Raises Refused.
+
+        ``recorder`` is given all candidates that it wants, the trees the best of them.
+        """
+        self.ops, self.trees, self.sizes, self.recorder = ops, trees, sizes, recorder
+        self.candidates = sizes.top_k if recorder is None else recorder.candidates
+        self.offers: Offers | None = None  # of a server with an adaptive width
         self.weight, self.first = head_rows(head, group.world_size)
         self.group = group if group.world_size > 1 else None
 
@@ -33,13 +42,19 @@ class TreeSampler:
         logits = torch.matmul(drafted.to(self.weight.dtype), self.weight.T)
         log_probs, ids = self._candidates(logits)
         shape = (rows, block - 1, log_probs.shape[-1])
-        self.ops.build(self.trees, log_probs.view(shape), ids.view(shape), input_ids.view(rows, block)[:, 0])
+        log_probs, ids = log_probs.view(shape), ids.view(shape)
+        if self.recorder is not None:
+            self.recorder.keep(log_probs, ids)
+            log_probs, ids = log_probs[:, :, : self.sizes.top_k], ids[:, :, : self.sizes.top_k]
+        self.ops.build(self.trees, log_probs, ids, input_ids.view(rows, block)[:, 0])
+        if self.offers is not None:
+            self.offers.measure(self.trees, log_probs, ids)
 
     def _candidates(self, logits: Tensor) -> tuple[Tensor, Tensor]:
         if self.group is None:
-            found: tuple[Tensor, Tensor] = self.ops.candidates(logits, self.sizes.top_k)
+            found: tuple[Tensor, Tensor] = self.ops.candidates(logits, self.candidates)
             return found
-        values, ids, lse = self.ops.shard_candidates(logits, self.sizes.top_k)
+        values, ids, lse = self.ops.shard_candidates(logits, self.candidates)
         parts = (self._gather(values), self._gather(ids + self.first), self._gather(lse))
         merged: tuple[Tensor, Tensor] = self.ops.merge(*parts)
         return merged

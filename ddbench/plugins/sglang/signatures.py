@@ -55,6 +55,13 @@ V0517: Table = {
     "sglang.srt.speculative.dflash_utils:validate_dflash_request": ("req", "enable_overlap"),
     "sglang.srt.speculative.dflash_utils:parse_dflash_draft_config": ("draft_hf_config",),
     "sglang.srt.speculative.spec_utils:spec_need_hidden_states": ("server_args",),
+    "sglang.srt.speculative.spec_utils:commit_mamba_states_after_verify": (
+        "target_worker",
+        "batch",
+        "accept_lens",
+        "accept_index",
+        "draft_token_num",
+    ),
     "sglang.srt.speculative.spec_info:create_dummy_verify_input": (
         "spec_algorithm",
         "server_args",
@@ -140,6 +147,14 @@ V0523: Table = V0517 | {
         "defer_metadata_init",
     ),
     "sglang.srt.speculative.spec_utils:spec_need_hidden_states": (),
+    "sglang.srt.speculative.spec_utils:commit_mamba_states_after_verify": (
+        "target_worker",
+        "batch",
+        "accept_lens",
+        "accept_index",
+        "draft_token_num",
+        "prepared_step_indices",
+    ),
     "sglang.srt.speculative.spec_info:create_dummy_verify_input": (
         "spec_algorithm",
         "custom_mask",

@@ -29,6 +29,7 @@ __all__ = [
     "prepare",
     "shard_candidates",
     "walk",
+    "weigh",
     "write_packed_mask",
 ]
 
@@ -127,6 +128,29 @@ def build(trees: Trees, log_probs: Tensor, ids: Tensor, roots: Tensor) -> None:
     trees.depths[:rows, 0] = 0
     trees.depths[:rows, 1:] = torch.nn.functional.pad(tree.depths, (0, padding)).to(torch.int32)
     trees.bits[:rows] = pack_bits(ancestor_mask(parents, drafted))
+
+
+def weigh(trees: Trees, log_probs: Tensor, ids: Tensor, scores: Tensor, chain: Tensor) -> None:
+    """What the drafter thinks of each entry of trees that were built of these candidates.
+
+    Args:
+        log_probs, ids: ``[R, B - 1, K]``, as `build` was given them.
+        scores: float32 ``[R, N]``, receives the sum of a node's log-probabilities from the root down, summed in any
+            order; -inf for the root and for padding.
+        chain: int32 ``[R, N]``, receives 1 for a node of the drafter's own chain: rank 0 from the root down.
+    """
+    rows, levels, k = log_probs.shape
+    depths, parents = trees.depths[:rows].long(), trees.parents[:rows].long().clamp(min=0)
+    level = (depths - 1).clamp(min=0)[:, :, None].expand(-1, -1, k)
+    ranks = (ids.long().gather(1, level) == trees.tokens[:rows, :, None]).int().argmax(-1)
+    own = log_probs.float().clamp(max=0.0).gather(1, level).gather(2, ranks[:, :, None])[:, :, 0]
+    total, first = torch.zeros_like(own), torch.ones_like(depths)
+    for depth in range(1, levels + 1):
+        here = depths == depth
+        total = torch.where(here, own + total.gather(1, parents), total)
+        first = torch.where(here, (ranks == 0) & (first.gather(1, parents) == 1), first)
+    scores[:rows] = torch.where(depths > 0, total, float("-inf"))
+    chain[:rows] = torch.where(depths > 0, first, 0).to(torch.int32)
 
 
 def lay_out(trees: Trees, seq_lens: Tensor, positions: Tensor, mask: Tensor | None = None, whole: bool = False) -> None:

@@ -17,17 +17,25 @@ from sglang.srt.speculative.dflash_info_v2 import DFlashDraftInputV2
 from sglang.srt.speculative.dflash_worker_v2 import DFlashWorkerV2
 from torch import Tensor
 
+from ddbench.errors import ConfigError
 from ddbench.plugins.sglang import hooks
 from ddbench.plugins.sglang.draft_input import DDTreeDraftInput
 from ddbench.plugins.sglang.edge import Edge
 from ddbench.plugins.sglang.gate import check_engine
 from ddbench.plugins.sglang.kernels.buffers import Caps, Trees, Walk
 from ddbench.plugins.sglang.masks import captured_sizes
-from ddbench.plugins.sglang.options import TRACE, Sizes, caps_at_start
+from ddbench.plugins.sglang.offers import Offers, Sightings
+from ddbench.plugins.sglang.options import POLICY, RECORD, TRACE, Sizes, caps_at_start
+from ddbench.plugins.sglang.pilot import Costs, Pilot, Plan
+from ddbench.plugins.sglang.recorder import Recorder
+from ddbench.plugins.sglang.recurrent import States, attending, attention_pool, is_recurrent
 from ddbench.plugins.sglang.refusals import check_target
 from ddbench.plugins.sglang.refused import Refused, say
 from ddbench.plugins.sglang.sampler import TreeSampler
+from ddbench.plugins.sglang.setup import check_adaptive, setup_of
+from ddbench.plugins.sglang.stages import Stage, capture
 from ddbench.plugins.sglang.trace import Trace
+from ddbench.plugins.sglang.verify_attention import VerifyAttention, install
 from ddbench.plugins.sglang.window import Windows
 
 
@@ -49,9 +57,15 @@ class TreeWorker(DFlashWorkerV2):  # type: ignore[misc]
         self.walks: tuple[Walk, ...] = ()
         self.kv_table: Any = None
         self.ops: Any = None
+        self.attention: VerifyAttention | None = None  # ours of the verify pass; None: SGLang's
         self._turn = 0
         self._seen_first = False
         self._trace = Trace.to(os.environ.get(TRACE))
+        self.recorder: Recorder | None = None
+        self.stages: dict[int, Stage] = {}  # by verify width
+        self.pilot: Pilot | None = None
+        self._stage: Any = None  # of the round that is launched
+        self.states: States | None = None  # of a target with recurrent layers
 
     @contextmanager
     def drafter_settings(self) -> Iterator[None]:
@@ -66,8 +80,12 @@ class TreeWorker(DFlashWorkerV2):  # type: ignore[misc]
             super().alloc_memory_pool(*args, **kwargs)
 
     def init_attention_backends(self) -> None:
-        check_target(self.model_runner)
+        check_target(self.model_runner, self.sizes)
         hooks.edge = Edge(int(self.model_runner.model_config.context_len), self.sizes.window)
+        backend = attending(self.model_runner.attn_backend)
+        self.attention = install(
+            backend, self._most_rows(), self.sizes.verify_width, self.model_runner.dtype, self.device
+        )
         with self.drafter_settings():
             super().init_attention_backends()
 
@@ -81,23 +99,68 @@ class TreeWorker(DFlashWorkerV2):  # type: ignore[misc]
         self.trees.limit(self.caps)
         self.windows = Windows(rows, self.sizes, self.device)
         self.walks = tuple(Walk(rows, self.sizes.block, self.device) for _ in range(2))
+        if is_recurrent(self.model_runner):
+            self.states = States(self.target_worker, rows, self.sizes, self.device)
         head = getattr(self.model_runner.model, "lm_head", None)
-        self.sampler = TreeSampler(ops, self.trees, self.sizes, head, get_tp_group())
+        self.recorder = Recorder.of(None, rows, self.sizes, self.device)
+        self.sampler = TreeSampler(ops, self.trees, self.sizes, head, get_tp_group(), self.recorder)
+        self._stage = Stage(self.sizes.verify_width, self.trees, self.windows.slots, self.windows.positions)
+        self.stages = {self._stage.width: self._stage}
+        self._set_up_pilot(rows)
         with self.drafter_settings():
             super().init_cuda_graphs()
+        capture(self.model_runner, [stage for stage in self.stages.values() if stage is not self._stage])
         if self._first_rank():
             say(self.registered())
+            if self.states is not None:
+                say(self.states.line())
+
+    def _set_up_pilot(self, rows: int) -> None:
+        """An adaptive width, where the environment asks for one. Raises ConfigError or Refused."""
+        plan = Plan.of(self.sizes)
+        if plan is None:
+            return
+        check_adaptive(self)
+        assert self.sampler is not None
+        for width in plan.widths[:-1]:
+            self.stages[width] = Stage.narrow(width, rows, self.sizes.block, self.device)
+        offers = Offers(self.ops, rows, self.sizes, plan.candidates.trees, self.device)
+        self.sampler.offers = offers
+        sightings = Sightings(offers, self.sizes.block)
+        self.pilot = Pilot(plan, sightings, self._costs(plan), self.sizes.block - 1)
+
+    def _costs(self, plan: Plan) -> Costs:
+        """Raises ConfigError for costs of another setup."""
+        batches = get_exec().graph.cuda_graph_config.decode.bs or [1]
+        return Costs.of(plan, setup_of(self.model_runner), max(int(size) for size in batches))
+
+    def steer(self, width: int | None, policy: int | None) -> None:
+        """Pins the verify width (0: no more), or starts the policy anew (1) with the costs read again. Raises
+        ConfigError."""
+        if self.pilot is None:
+            raise ConfigError("ddtree_verify", width, f"none: the server was started without {POLICY}")
+        if policy:
+            self.pilot.restart(self._costs(self.pilot.plan))
+        if width is not None:
+            self.pilot.pin(width)
+        say(f"the verify width is now {self.pilot.describe()}")
 
     def registered(self) -> str:
         """What the log says of a server that is ready."""
         assert self.trees is not None
-        sizes, backend = self.sizes, type(self.model_runner.attn_backend).__name__
+        sizes, backend = self.sizes, type(attending(self.model_runner.attn_backend)).__name__
         graphs = sorted(size for size, masked in hooks.captured.items() if masked)
         return (
             f"DDTREE plugin registered: N={sizes.verify_width} B={sizes.block} K={sizes.top_k} backend={backend} "
-            f"mask=on graphs={graphs or 'off'} draft_graphs={self._draft_graphs() or 'off'} "
-            f"rows={self.trees.rows} {self.caps}"
+            f"attention={self._attention()} mask=on graphs={graphs or 'off'} "
+            f"draft_graphs={self._draft_graphs() or 'off'} rows={self.trees.rows} {self.caps}"
+            f"{'' if self.pilot is None else f' adaptive={self.pilot.describe()}'}"
+            f"{'' if self.recorder is None else f' RECORDING into {self.recorder.folder}'}"
         )
+
+    def _attention(self) -> str:
+        """Whose attention passes with a mask run, as the last one did."""
+        return "sglang" if self.attention is None else self.attention.ran or "own"
 
     def _draft_graphs(self) -> list[int]:
         """Batch sizes for which the drafter has a graph. SGLang goes on without any where little memory is left."""
@@ -124,6 +187,30 @@ class TreeWorker(DFlashWorkerV2):  # type: ignore[misc]
         self.caps = caps
         say(f"limits are now {caps}")
 
+    def record(self, mode: int) -> None:
+        """What is recorded of the rounds that follow. Raises ConfigError."""
+        if self.recorder is None:
+            raise ConfigError("ddtree_record", mode, f"none: the server was started without {RECORD}")
+        self.recorder.set(mode)
+        say(f"recording is now {mode}")
+
+    def _next_stage(self, rows: int, host_lens: Tensor) -> Stage:
+        """The verify pass of the round that is launched now; ``host_lens`` as `Windows.bound` has them."""
+        if self.pilot is None:
+            return self.stages[self.sizes.verify_width]
+        return self.stages[self.pilot.next(rows, float(host_lens.float().mean()))]
+
+    def _look(self, rows: int, host_lens: Tensor, walk: Walk) -> None:
+        """Lets the policy see the round that was just walked, when it has arrived."""
+        if self.pilot is not None and self._stage.drafts:
+            self.pilot.sightings.add(rows, self._stage.width, float(host_lens.float().mean()), walk)
+
+    def _record(self, batch: Any, walk: Walk) -> None:
+        """Writes the round that was just walked, where that is asked for; one rank speaks for all."""
+        if self.recorder is not None and self._first_rank():
+            assert self.trees is not None
+            self.recorder.write([str(request.rid) for request in batch.reqs], batch.seq_lens, self.trees, walk)
+
     def describe(self) -> dict[str, Any]:
         """Sizes and limits of this server, for its state."""
         caps, sizes = self.caps, self.sizes
@@ -138,7 +225,11 @@ class TreeWorker(DFlashWorkerV2):  # type: ignore[misc]
             "force_spine": caps.force_spine,
             "graphs_with_mask": sorted(size for size, masked in hooks.captured.items() if masked),
             "draft_graphs": self._draft_graphs(),
+            "attention": self._attention(),
             "most_tokens": None if hooks.edge is None else hooks.edge.most,
+            "adaptive": None if self.pilot is None else self.pilot.describe(),
+            "recording": None if self.recorder is None else self.recorder.mode,
+            "recurrent": None if self.states is None else self.states.describe(),
         }
 
     def _next_walk(self) -> Walk:
@@ -156,12 +247,12 @@ class TreeWorker(DFlashWorkerV2):  # type: ignore[misc]
     def _table(self) -> Any:
         """The target's keys and values, as `kernels.ops.move_kv` takes them; made when the pool has its final size."""
         if self.kv_table is None:
-            pool = self.model_runner.token_to_kv_pool
+            pool = attention_pool(self.model_runner.token_to_kv_pool)
             self.kv_table = self.ops.kv_table([*pool.k_buffer, *pool.v_buffer])
         return self.kv_table
 
     def _check_first(self, verified: Any, in_graph: bool) -> None:
-        """In the first round: the pass took our mask, and its graph was captured with one."""
+        """In the first round: the pass took our mask and links, and its graph was captured with a mask."""
         if self._seen_first:
             return
         self._seen_first = True
@@ -169,8 +260,13 @@ class TreeWorker(DFlashWorkerV2):  # type: ignore[misc]
             raise Refused("the first verify pass has no tree mask")
         if in_graph and not (hooks.captured and all(hooks.captured.values())):
             raise Refused(f"the first verify pass runs in a graph without the tree mask: {hooks.captured}")
+        if self.states is not None:
+            assert self.trees is not None
+            self.states.check_links(self.trees, int(verified.batch_size))
         if self._first_rank():
-            say(f"first verify: width {self.sizes.verify_width}, mask on, graph {'on' if in_graph else 'off'}")
+            linked = "" if self.states is None else f", links {'on' if self.states.by_links else 'none, a chain'}"
+            graph, width = "on" if in_graph else "off", self._stage.width
+            say(f"first verify: width {width}, mask on{linked}, attention {self._attention()}, graph {graph}")
 
     def _check_batch(self, batch: Any) -> None:
         """Requests like these are refused when they come; one that came through would be answered wrongly."""

@@ -42,11 +42,13 @@ class DDTreeWorker(TreeWorker):
     def _round(self, batch: Any, on_publish: Any) -> Any:
         assert self.trees is not None
         assert self.windows is not None
-        sizes, trees, windows, ops = self.sizes, self.trees, self.windows, self.ops
+        sizes, windows, ops = self.sizes, self.windows, self.ops
         rows, seq_lens = len(batch.seq_lens), batch.seq_lens
         seq_lens.record_stream(torch.cuda.current_stream())
         draft_input = batch.spec_info
-        slots, draft_slots, chain = windows.slots[:rows], windows.draft_slots[:rows], windows.chain[:rows]
+        host_lens = windows.bound(batch, draft_input, sizes.block)
+        stage = self._stage = self._next_stage(rows, host_lens)
+        slots, draft_slots, chain = stage.slots[:rows], windows.draft_slots[:rows], windows.chain[:rows]
         ops.prepare(
             draft_input.bonus_tokens,
             seq_lens,
@@ -58,21 +60,26 @@ class DDTreeWorker(TreeWorker):
             draft_slots,
             slots,
         )
-        host_lens = windows.bound(batch, draft_input, sizes.block)
-        self._draft(batch, rows, host_lens)
+        if stage.drafts:
+            self._draft(batch, rows, host_lens)
+        trees = stage.take(self.trees, rows, draft_input.bonus_tokens)
         logits_output, in_graph = self._verify(batch, rows, host_lens)
         sampling = batch.sampling_info
         if sampling is not None:
             apply_dflash_verify_logits_adjustments(
                 next_token_logits=logits_output.next_token_logits,
                 sampling_info=sampling,
-                draft_token_num=sizes.verify_width,
+                draft_token_num=stage.width,
             )
         walk = self._next_walk()
         ops.walk(trees, self._choices(logits_output.next_token_logits, sampling), seq_lens, walk, self._forced(rows))
         ops.move_kv(walk, slots, self._table())
+        if self.states is not None:
+            self.states.commit(batch, walk, rows)
         if self._trace is not None:
             self._trace.write(batch, trees, walk, in_graph)
+        self._record(batch, walk)
+        self._look(rows, host_lens, walk)
         new_seq_lens = walk.new_seq_lens[:rows]
         if on_publish is not None:
             on_publish(new_seq_lens)
@@ -92,7 +99,7 @@ class DDTreeWorker(TreeWorker):
 
     def _choices(self, logits: Tensor, sampling: Any) -> Tensor:
         """The target's token after every entry, ``[R, N]``: in every version's round, and nowhere else."""
-        return self._agreed(choose(logits, sampling, self.sizes.verify_width), sampling)
+        return self._agreed(choose(logits, sampling, self._stage.width), sampling)
 
     def _draft(self, batch: Any, rows: int, host_lens: Tensor) -> None:
         """The drafter's pass over its blocks, and the trees of it: in its graph, or after it where it has none."""
@@ -146,14 +153,12 @@ class DDTreeWorker(TreeWorker):
 
     def _verify(self, batch: Any, rows: int, host_lens: Tensor) -> tuple[Any, bool]:
         """The target's pass over the trees: its output, and whether a graph ran."""
-        assert self.trees is not None
-        assert self.windows is not None
-        sizes, trees, windows = self.sizes, self.trees, self.windows
-        positions, slots = windows.positions[:rows], windows.slots[:rows]
-        place = place_for(self.model_runner, rows, sizes.verify_width, int(host_lens.sum()), positions.device)
+        sizes, stage = self.sizes, self._stage
+        trees, positions, slots = stage.trees, stage.positions[:rows], stage.slots[:rows]
+        place = place_for(self.model_runner, rows, stage.width, int(host_lens.sum()), positions.device)
         place.write(self.ops, trees, batch.seq_lens, positions)
         told = verify_input(
-            sizes.verify_width,
+            stage.width,
             sizes.top_k,
             place.mask,
             in_place=place.in_place,
@@ -167,18 +172,22 @@ class DDTreeWorker(TreeWorker):
         batch.out_cache_loc = slots.view(-1)
         lens_cpu, lens_sum = batch.seq_lens_cpu, batch.seq_lens_sum
         batch.seq_lens_cpu, batch.seq_lens_sum = host_lens.clone(), int(host_lens.sum())
-        forward_batch, _ = told.prepare_for_verify(batch, self.target_worker)
-        batch.seq_lens_cpu, batch.seq_lens_sum = lens_cpu, lens_sum
-        out = self.target_worker.forward_batch_generation(
-            batch=None, forward_batch=forward_batch, is_verify=True, skip_attn_backend_init=True
-        )
+        with stage.bound(self.model_runner):
+            forward_batch, _ = told.prepare_for_verify(batch, self.target_worker)
+            batch.seq_lens_cpu, batch.seq_lens_sum = lens_cpu, lens_sum
+            out = self.target_worker.forward_batch_generation(
+                batch=None, forward_batch=forward_batch, is_verify=True, skip_attn_backend_init=True
+            )
         in_graph = bool(out.can_run_cuda_graph)
         place.check(in_graph)
         self._check_first(forward_batch, in_graph)
         return out.logits_output, in_graph
 
     def _forced(self, rows: int) -> Tensor | None:
-        """A length of path that SGLANG_SIMULATE_ACC_LEN asks for, whatever the target says: for synthetic timing."""
+        """A length of path that holds whatever the target says: of the root alone while a text is recorded, or what
+        SGLANG_SIMULATE_ACC_LEN asks for, for synthetic timing."""
+        if self.recorder is not None:
+            return self.recorder.forced(rows)
         length = simulated_length(self.sizes.block)
         if length is None:
             return None

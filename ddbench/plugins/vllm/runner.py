@@ -46,7 +46,7 @@ class DDTreeRunner:
         """Room for what the splits of the tree's attention leave to be merged; made before the KV cache is sized."""
         if self.device.type != "cuda":  # type: ignore[attr-defined]
             return None
-        from ddbench.plugins.vllm.kernels.attention_launch import AttentionWorkspace
+        from ddbench.plugins.kernels.tiles import AttentionWorkspace
 
         model, parallel = self.model_config, self.parallel_config  # type: ignore[attr-defined]
         heads, size = model.get_num_attention_heads(parallel), model.get_head_size()

@@ -10,11 +10,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from ddbench.cost.model import load_cost
 from ddbench.errors import ConfigError
 from experiments.evidence.child import Child
 from experiments.evidence.exclusive import alone
 from experiments.evidence.identity import Fork, forks
-from experiments.sglang_evidence import law, rounds, run, stress, tiny_checks, tiny_speed
+from experiments.sglang_evidence import adaptive, law, replay, rounds, run, stress, tiny_checks, tiny_speed
 from experiments.sglang_evidence.arms import Arm, Pair, arguments, variables
 from experiments.sglang_evidence.counts import acceptance_length, against, by_prompt, histogram
 from experiments.sglang_evidence.memory import predict
@@ -74,6 +75,42 @@ def test_greedy_checks_from_engines_to_the_evidence_file(
     asked = "'arms=[autoregressive,ddtree_15,nonsense]' 'batches=[2]' prompts=2 gpus=1 restart=1 limit_s=240"
     assert f"shard=tiny_checks dtype=bfloat16 {asked}; " in evidence["command"]
     assert set(evidence) >= {"command", "date", "gpu", "driver", "versions", "measured", "notes"}
+
+
+def test_a_recording_is_held_against_live_shapes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(STAND_IN))
+    monkeypatch.setattr(replay, "LENGTH", 24)
+    monkeypatch.setattr(replay, "SHAPES", replay.SHAPES[1::6])
+    config = CONFIG | {"shard": "replay", "dtype": "float32", "arms": ["dflash", "recorder"], "folder": str(tmp_path)}
+    run.run(config | {"output": str(tmp_path / "evidence" / "sglang.json")}, "id")
+    found = json.loads((tmp_path / "replay_float32.json").read_text())["measured"]
+    assert found["failed"] == {}
+    assert found["shapes_checked"] == found["shapes_equal"] == 3
+    assert found["rounds_by_own_scores"] == found["rounds_compared"] > 12
+    assert "text" not in found  # no autoregressive arm was asked for
+    assert found["stock_chain"] == {"same_text": 2, "same_histogram": 2}
+    run.run(config | {"shard": "merge", "output": str(tmp_path / "evidence" / "sglang.json")}, "id")
+    merged = json.loads((tmp_path / "evidence" / "sglang.json").read_text())["measured"]["replay"]
+    assert merged["replay_float32"]["shapes_checked"] == 3
+    assert "shapes" not in merged["replay_float32"]
+
+
+def test_an_adaptive_width_takes_turns_with_fixed_ones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The machinery alone: the stand-in verifies what is pinned and has no policy of its own."""
+    monkeypatch.setenv("PYTHONPATH", str(STAND_IN))
+    for name, value in (("LENGTH", 16), ("COST_TOKENS", 24), ("COST_REPEATS", 1), ("REPEATS", 1), ("NARROW", (1, 4))):
+        monkeypatch.setattr(adaptive, name, value)
+    config = CONFIG | {"shard": "adaptive", "arms": ["adaptive"], "batches": [1], "prompts": 2}
+    run.run(config | {"folder": str(tmp_path), "output": str(tmp_path / "none.json")}, "id")
+    found = json.loads((tmp_path / "adaptive.json").read_text())["measured"]
+    assert found["failed"] == {}
+    assert set(found["tokens_per_s"]["1"]) == {"policy", "width_1", "width_4", "width_64"}
+    assert set(found["step_ms"]) == {"1", "4", "64"}
+    assert found["policy_vs_best_fixed"]["1"] > 0
+    assert "share_of_stock_autoregressive_texts" not in found  # no such arm was asked for
+    costs = load_cost(tmp_path / "adaptive_logs" / "costs.json")
+    assert costs.fingerprint["engine_version"].startswith("sglang 0.5.17")
+    assert (costs.round_ms([4, 64], 1, costs.fit("ddtree").measured.context[0]) > 0).all()
 
 
 def test_a_child_that_dies_or_is_silent_says_why(tmp_path: Path) -> None:

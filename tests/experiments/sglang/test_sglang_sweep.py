@@ -13,6 +13,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "runners" / "sglang
 
 from engines import write_stand_in
 
+from ddbench.cost.file import save_cost
+from ddbench.cost.points import Point
+
 SMALL = ("sweep.batch_size=[1]", "engine=sglang", "engine.flags.context_length=512", "engine.dtype=float32")
 LONGER = ("load.max_new_tokens=6", "workload.max_prompts=2", "engine.start_timeout_s=120")
 
@@ -32,6 +35,33 @@ def test_a_tree_of_stock_dflash_is_unsupported_and_never_run_as_a_chain(ddbench:
     report = (ddbench.path("refused") / "report.md").read_text().partition("## Results")[0]
     assert "is unsupported on sglang** and was not run as something else" in report
     assert not list(ddbench.path("refused").glob("cells/*/server.log"))
+
+
+def cost_file(folder: Path, kinds: dict[str, tuple[int, ...]], **changed: str) -> str:
+    """Costs of the stand-in, as far as a plan looks at them."""
+    points = {
+        kind: [
+            Point(width, batch, context, 1.0 + width / 50, 1.0, 9.0, 3)
+            for width in widths
+            for batch in (1, 2)
+            for context in (20.0, 60.0)
+        ]
+        for kind, widths in kinds.items()
+    }
+    path = folder / "cost.json"
+    save_cost(path, {"engine": "sglang"} | changed, points, {"how": "made up"})
+    return f"strategy.cost={path}"
+
+
+def test_a_policys_arm_is_refused_by_name_where_its_costs_do_not_do(ddbench: Any, tmp_path: Path) -> None:
+    python = f"engine.python={write_stand_in(tmp_path)}"
+    shape = ("strategy.policies=[cost_optimal]", "sweep.strategy=[ddtree]", "sweep.depth=[7]", "sweep.nodes=[8]")
+    few = cost_file(tmp_path, {"ddtree": (9,), "autoregressive": (1,)})
+    ended = ddbench.run("run_id=few", *SMALL, python, *shape, few)
+    assert ended.code == 0, ended.err
+    (status,) = statuses(ddbench.path("few"))
+    assert status["status"] == "unsupported"
+    assert "verify_width" in status["reason"]
 
 
 def test_a_sweep_is_measured_and_compared(ddbench: Any, tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ from ddbench.plugins.sglang import torch_ops
 from ddbench.plugins.sglang.kernels.buffers import Trees, Walk
 from ddbench.plugins.sglang.options import Sizes
 from ddbench.plugins.sglang.sampler import TreeSampler
+from ddbench.plugins.sglang.stages import Stage
 from ddbench.plugins.sglang.window import Windows
 from ddbench.plugins.sglang.workers import worker_of
 
@@ -196,6 +197,8 @@ def made_up(patch: Any, sizes: Sizes, arguments: Any) -> Any:
         "got": [],
     }
     made.trees.limit(made.caps)
+    made._stage = Stage(sizes.verify_width, made.trees, made.windows.slots, made.windows.positions)
+    made.stages = {sizes.verify_width: made._stage}
     made.sampler = TreeSampler(torch_ops, made.trees, sizes, head, group)
     patch.setattr(kind, "_first_rank", lambda self: True)
     made._append_target_hidden_to_draft_kv_by_loc = lambda **told: made.got.append(

@@ -13,7 +13,19 @@ import pytest
 pytest.importorskip("triton", reason="Triton is not installed; the environment of vLLM has it")
 
 PROGRAM = Path(__file__).parent / "sgl_compile.py"
-KERNELS = {"fill_block", "build", "lay_out", "pack", "follow", "gather_hidden", "move_cache", "choose"}
+KERNELS = {
+    "fill_block",
+    "build",
+    "lay_out",
+    "pack",
+    "follow",
+    "weigh",
+    "gather_hidden",
+    "move_cache",
+    "choose",
+    "attend",
+    "merge",
+}
 
 
 @pytest.mark.slow

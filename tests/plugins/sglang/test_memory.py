@@ -11,7 +11,10 @@ from ddbench.errors import ConfigError
 from ddbench.plugins.sglang import choose, memory
 from ddbench.plugins.sglang.kernels.buffers import Trees, Walk
 from ddbench.plugins.sglang.memory import GIB, Model, Setup
+from ddbench.plugins.sglang.offers import Offers
 from ddbench.plugins.sglang.options import Sizes
+from ddbench.plugins.sglang.stages import Stage
+from ddbench.plugins.sglang.width_memory import offer_bytes, table_bytes
 from ddbench.plugins.sglang.window import Windows
 
 TARGET = Model(36, 32, 8, 128, 4096, 12_288, 151_936, weight_bytes=16_381_470_720)
@@ -105,6 +108,21 @@ def test_the_plug_in_s_tables_are_as_large_as_said(width: int, block: int) -> No
     on_device = sum(part.nbytes for part in tensors) - windows.host_lens.nbytes
     assert memory.tables_bytes(rows, sizes) == on_device
     assert memory.SAMPLED_ROWS == choose.ROWS
+
+
+@pytest.mark.parametrize("width", [1, 4, 33])
+def test_further_widths_take_what_is_said(width: int) -> None:
+    rows, block = 5, 16
+    stage = Stage.narrow(width, rows, block, "cpu")
+    held = [*vars(stage.trees).values(), stage.slots, stage.positions]
+    assert table_bytes(width, rows) == sum(part.nbytes for part in held if isinstance(part, torch.Tensor))
+    sizes, budgets = Sizes(64, block, 8), (3, 15, 63)
+    offers = Offers(None, rows, sizes, budgets, "cpu")
+    parts = [part for part in vars(offers).values() if isinstance(part, torch.Tensor)]
+    assert offer_bytes(rows, 64, block, len(budgets)) == sum(part.nbytes for part in parts)
+    more = memory.parts(replace(SETUP, narrower=(4, width)), TARGET, DRAFTER)["narrower"]
+    assert more > memory.parts(replace(SETUP, narrower=(width,)), TARGET, DRAFTER)["narrower"] > 0
+    assert "narrower" not in memory.parts(SETUP, TARGET, DRAFTER)
 
 
 def test_windows_take_tokens_of_the_pool() -> None:

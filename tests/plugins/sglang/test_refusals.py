@@ -13,9 +13,11 @@ sys.path.insert(0, str(Path(__file__).parent))
 import pytest
 from sgl_standin import standin
 
+from ddbench.plugins.sglang.options import Sizes
 from ddbench.plugins.sglang.refusals import SETTINGS, check_drafter, check_request, check_settings, check_target
 from ddbench.plugins.sglang.refused import Refused
 
+SIZES = Sizes(16, 16, 4)
 ASSETS = Path(__file__).resolve().parents[3] / "ddbench" / "assets"
 OTHER: dict[str, Any] = {
     "disaggregation_mode": "decode",
@@ -106,8 +108,8 @@ def test_targets(tmp_path: Path) -> None:
 
         dense = MHATokenToKVPool()
         dense.kv_cache_layout = "nhd"
-        check_target(runner())
-        check_target(runner(pool=dense))
+        check_target(runner(), SIZES)
+        check_target(runner(pool=dense), SIZES)
 
         class Quantized(MHATokenToKVPool):  # type: ignore[misc]
             kv_cache_layout = "nhd"
@@ -115,7 +117,6 @@ def test_targets(tmp_path: Path) -> None:
         transposed = MHATokenToKVPool()
         transposed.kv_cache_layout = "hnd"
         refused = {
-            "recurrent layers": runner(recurrent="mamba"),
             "latent attention": runner(attention_arch=AttentionArch.MLA),
             "sliding-window": runner(window=4096),
             "a target with sliding-window": runner(hybrid=True),
@@ -126,7 +127,7 @@ def test_targets(tmp_path: Path) -> None:
         }
         for says, each in refused.items():
             with pytest.raises(Refused, match=says):
-                check_target(each)
+                check_target(each, SIZES)
 
 
 def request(**other: Any) -> Any:
@@ -136,6 +137,7 @@ def request(**other: Any) -> Any:
         "return_hidden_states": False,
         "lora_id": None,
         "custom_logit_processor": None,
+        "multimodal_inputs": None,
     }
     sampling: dict[str, Any] = {
         "frequency_penalty": 0.0,
@@ -167,6 +169,7 @@ def test_a_sampled_request_is_served() -> None:
         ("return_hidden_states", True),
         ("lora_id", "adapter"),
         ("custom_logit_processor", "code"),
+        ("multimodal_inputs", "an image"),
         ("frequency_penalty", 0.5),
         ("presence_penalty", -0.5),
         ("repetition_penalty", 1.1),

@@ -271,7 +271,7 @@ def test_caps_survive_the_way_to_the_device(
     assert found == caps  # a float32 floor comes back exactly
 
 
-@pytest.mark.parametrize(("width", "block"), [(1, 8), (129, 8), (16, 1), (16, 18)])
+@pytest.mark.parametrize(("width", "block"), [(0, 8), (129, 8), (16, 1), (16, 18)])
 def test_sizes_that_the_kernels_cannot_hold(width: int, block: int) -> None:
     with pytest.raises(ConfigError):
         Trees(1, width, block, "cpu")

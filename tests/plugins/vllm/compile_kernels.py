@@ -22,9 +22,9 @@ from aot import Case
 from ddbench.plugins.kernels import topk
 from ddbench.plugins.kernels.bits import words_of
 from ddbench.plugins.kernels.limits import LOWEST_FINITE
+from ddbench.plugins.kernels.tiles import tile_of
 from ddbench.plugins.kernels.topk_launch import SCAN_BLOCK
 from ddbench.plugins.vllm.kernels import attention, build, moves, positions, walk
-from ddbench.plugins.vllm.kernels.attention_launch import tile_of
 
 
 def attention_cases(limit: int) -> Iterator[Case]:
@@ -49,7 +49,9 @@ def attention_cases(limit: int) -> Iterator[Case]:
             launch = {"num_warps": tile.warps, "num_stages": tile.stages}
             name = f"attend {kind} head {head} width {width} group {group} splits {splits} {tile}"
             yield name, attention.attend, pointers | {"scale": "fp32"}, shape | shares | rest, launch
-        joined = shape | shares | {"GROUP_PAD": triton.next_power_of_2(group)}
+        joined = (
+            shape | shares | {"GROUP_PAD": triton.next_power_of_2(group), "SPLITS_PAD": triton.next_power_of_2(splits)}
+        )
         yield f"merge {kind} {head} {group}", attention.merge, pointers, joined, {"num_warps": 4}
 
 

@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from copy import deepcopy
 from functools import cache
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from vllm_jobs import ASSETS, ENVIRONMENT
 
 from ddbench.plugins.vllm import gate
-from ddbench.plugins.vllm.refusals import SCHEDULERS, WORKER, Refused, check_config, is_ours
+from ddbench.plugins.vllm.refusals import SCHEDULERS, WORKER, Refused, check_caches, check_config, is_ours
 
 pytestmark = pytest.mark.vllm
 
@@ -117,3 +119,20 @@ def test_the_v2_runner_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(type(config), "use_v2_model_runner", property(lambda self: True))
     with pytest.raises(Refused, match="VLLM_USE_V2_MODEL_RUNNER: must be 0"):
         check_config(config)
+
+
+def test_a_hybrid_target_is_refused_by_name(tmp_path: Path) -> None:
+    """By what vLLM itself makes of a Qwen3-Next, and by its layers if it were not seen there."""
+    from experiments.sglang_evidence.hybrid_pair import write_pair
+
+    write_pair(tmp_path, "qwen3_next", "float32")
+    pair = {"method": "dflash", "model": str(tmp_path / "dflash"), "num_speculative_tokens": 16}
+    config = deepcopy(configuration())
+    hybrid = configuration.__wrapped__(model=str(tmp_path / "target"), speculative_config=pair)
+    config.model_config = hybrid.model_config
+    with pytest.raises(Refused, match="a hybrid model: its recurrent layers would let siblings share a state"):
+        check_config(config)
+    spec = SimpleNamespace(kv_cache_spec=type("MambaSpec", (), {})())
+    groups = SimpleNamespace(kv_cache_groups=[spec])
+    with pytest.raises(Refused, match="MambaSpec layers: only full attention"):
+        check_caches(groups, config.compilation_config, "cpu")

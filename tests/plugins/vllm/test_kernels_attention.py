@@ -13,9 +13,9 @@ import torch
 from kernel_cases import DEVICES, Batch, batch, copy_of, either_layout, on_device
 from torch import Tensor
 
+from ddbench.plugins.kernels.tiles import Tile, tile_of
 from ddbench.plugins.vllm import torch_ops
 from ddbench.plugins.vllm.kernels import ops
-from ddbench.plugins.vllm.kernels.attention_launch import Tile, tile_of
 
 # Against float32 on the same inputs: bfloat16 rounds the weights and the output, 8 bits each, float32 only sums.
 TOLERANCE = {torch.float32: 2e-5, torch.bfloat16: 1.5e-2, torch.float16: 2e-3}

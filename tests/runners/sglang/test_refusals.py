@@ -9,6 +9,7 @@ import pytest
 from sglang_arms import FOLDERS, GIVEN, GPU, SHAPES, arm
 
 from ddbench.errors import ConfigError
+from ddbench.plugins.sglang import backends
 from runners.base import EngineFailure
 from runners.sglang import info, plugin_log
 from runners.sglang.command import Machine, arguments
@@ -79,6 +80,13 @@ def test_trees_have_bounds() -> None:
     assert "recurrent" in (refuse(asked("ddtree", attention="hybrid")) or "")
     assert "not 0.5.20" in (refuse(asked("ddtree", version="0.5.20")) or "")
     assert refuse(asked("dflash", attention="hybrid", version="0.5.20")) is None
+
+
+def test_hybrid_targets_where_they_are_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(backends.HYBRID, "0.5.17", {"sm_90": "correct", "sm_120": "untested"})
+    assert refuse(asked("ddtree", attention="hybrid")) is None
+    assert "prefix_cache" in (refuse(asked("ddtree", {"prefix_cache": True}, attention="hybrid")) or "")
+    assert "trtllm" in (refuse(asked("ddtree", {"attention_backend": "trtllm_mha"}, attention="hybrid")) or "")
 
 
 def test_settings_that_device_or_plan_rule_out() -> None:

@@ -73,7 +73,7 @@ class Trees:
     def __init__(self, rows: int, verify_width: int, block: int, device: torch.device | str) -> None:
         """Raises ConfigError for a verify width or a block that the kernels cannot hold."""
         most = MOST_NODES + 1
-        _require("verify_width", verify_width, 2 <= verify_width <= most, f"2 to {most}")
+        _require("verify_width", verify_width, 1 <= verify_width <= most, f"1 to {most}")
         _require("block_size", block, 2 <= block <= MOST_DEPTH + 1, f"2 to {MOST_DEPTH + 1}")
         self.rows, self.verify_width, self.block = rows, verify_width, block
         shape = (rows, verify_width)

@@ -19,6 +19,7 @@ from ddbench.plugins.sglang.kernels import layout as _layout
 from ddbench.plugins.sglang.kernels import moves as _moves
 from ddbench.plugins.sglang.kernels import prepare as _prepare
 from ddbench.plugins.sglang.kernels import walk as _walk
+from ddbench.plugins.sglang.kernels import weigh as _weigh
 from ddbench.plugins.sglang.kernels.buffers import Trees, Walk
 from ddbench.plugins.sglang.kernels.kv_table import KVTable
 from ddbench.plugins.sglang.torch_ops import merge
@@ -35,6 +36,7 @@ __all__ = [
     "prepare",
     "shard_candidates",
     "walk",
+    "weigh",
     "write_packed_mask",
 ]
 
@@ -250,6 +252,30 @@ def gather_rows(out: Walk, hidden: Tensor, gathered: Tensor) -> None:
         WIDTH=hidden.shape[0] // rows,
         COLUMNS=HIDDEN_COLUMNS,
         num_warps=4,
+    )
+
+
+def weigh(trees: Trees, log_probs: Tensor, ids: Tensor, scores: Tensor, chain: Tensor) -> None:
+    """As `torch_ops.weigh`; ``scores`` and ``chain`` dense in their rows."""
+    rows, levels, k = log_probs.shape
+    if rows == 0:
+        return
+    width = trees.verify_width
+    _weigh.weigh[(rows,)](
+        trees.tokens,
+        trees.parents,
+        trees.depths,
+        log_probs,
+        ids,
+        scores,
+        chain,
+        *log_probs.stride(),
+        *ids.stride(),
+        LEVELS=levels,
+        CANDIDATES=k,
+        WIDTH=width,
+        LANES=_lanes(width),
+        num_warps=1,
     )
 
 

@@ -4,20 +4,13 @@
 
 The queries of a row that share a key-value head are stacked into one matrix of ``max_query * GROUP`` rows. All of its
 rows see the context up to the root, so that part needs no mask; in the window a node sees the ancestors that its mask
-words name. A sequence is cut into tiles of ``BLOCK_N`` positions, the tiles among at most ``SPLITS`` programs and at
-least ``LEAST`` to each: `_shares` is what both kernels derive from a sequence's length alone.
+words name. A sequence is cut into tiles of ``BLOCK_N`` positions, dealt to programs as `kernels.softmax` says.
 """
 
 import triton
 import triton.language as tl
 
-
-@triton.jit
-def _shares(length, BLOCK_N: tl.constexpr, SPLITS: tl.constexpr, LEAST: tl.constexpr):
-    """Tiles of a sequence, tiles that one program takes, and programs that have any."""
-    tiles = tl.cdiv(length, BLOCK_N)
-    each = tl.maximum(tl.cdiv(tiles, SPLITS), LEAST)
-    return tiles, each, tl.cdiv(tiles, each)
+from ddbench.plugins.kernels.softmax import absorb, join, scores, shares
 
 
 @triton.jit
@@ -31,26 +24,6 @@ def _row_tree(row_slot, row_drafts, row, slots, HAS_STATE: tl.constexpr):
         drafts = tl.load(row_drafts + row, mask=known, other=0)
         drafts = tl.where(slot >= 0, drafts, 0)
     return slot, drafts
-
-
-@triton.jit
-def _scores(q, key_tile, scale, PRECISION: tl.constexpr):
-    return tl.dot(q, tl.trans(key_tile), input_precision=PRECISION) * scale
-
-
-@triton.jit
-def _absorb(acc, top, total, scores, value_tile, GUARD: tl.constexpr, PRECISION: tl.constexpr):
-    """One step of the online softmax in base 2. ``GUARD``: some row may have seen nothing so far."""
-    new = tl.maximum(top, tl.max(scores, 1))
-    base = new
-    if GUARD:
-        base = tl.where(new == float("-inf"), 0.0, new)
-    weights = tl.math.exp2(scores - base[:, None])
-    keep = tl.math.exp2(top - base)
-    total = total * keep + tl.sum(weights, 1)
-    acc = acc * keep[:, None]
-    acc = tl.dot(weights.to(value_tile.dtype), value_tile, acc, input_precision=PRECISION)
-    return acc, new, total
 
 
 @triton.jit(do_not_specialize=["tokens", "slots", "m_blocks"])
@@ -108,7 +81,8 @@ def attend(
         return
     if (queries <= first) | (length <= 0):
         return
-    tiles, each, live = _shares(length, BLOCK_N, SPLITS, LEAST)
+    tiles = tl.cdiv(length, BLOCK_N)
+    each, live = shares(tiles, SPLITS, LEAST)
     if split >= live:
         return
 
@@ -150,8 +124,8 @@ def attend(
         place = base + page * cache_block + (at % PAGE) * cache_slot
         key_tile = tl.load(place[:, None] + d[None, :], mask=in_head[None, :], other=0.0)
         value_tile = tl.load(place[:, None] + HEAD + d[None, :], mask=in_head[None, :], other=0.0)
-        scores = _scores(q, key_tile, scale, PRECISION)
-        acc, top, total = _absorb(acc, top, total, scores, value_tile, False, PRECISION)
+        found = scores(q, key_tile, scale, PRECISION)
+        acc, top, total = absorb(acc, top, total, found, value_tile, False, PRECISION)
 
     for tile in tl.range(turn, to_tile):
         at = tile * BLOCK_N + n
@@ -161,7 +135,7 @@ def attend(
         shown = there[:, None] & in_head[None, :]
         key_tile = tl.load(place[:, None] + d[None, :], mask=shown, other=0.0)
         value_tile = tl.load(place[:, None] + HEAD + d[None, :], mask=shown, other=0.0)
-        scores = _scores(q, key_tile, scale, PRECISION)
+        found = scores(q, key_tile, scale, PRECISION)
         seen = there[None, :] & real[:, None]
         if CAUSAL:
             seen = seen & ((at - past)[None, :] <= local[:, None])
@@ -172,8 +146,8 @@ def attend(
                 where_word = (slot.to(tl.int64) * WIDTH + below[:, None]) * WORDS + (above >> 5)[None, :]
                 word = tl.load(mask + where_word, mask=inside, other=-1)
                 seen = seen & (((word >> (above & 31)[None, :]) & 1) != 0)
-        scores = tl.where(seen, scores, float("-inf"))
-        acc, top, total = _absorb(acc, top, total, scores, value_tile, True, PRECISION)
+        found = tl.where(seen, found, float("-inf"))
+        acc, top, total = absorb(acc, top, total, found, value_tile, True, PRECISION)
 
     saw = total > 0.0
     acc = acc / tl.where(saw, total, 1.0)[:, None]
@@ -213,6 +187,7 @@ def merge(
     HEAD_PAD: tl.constexpr,
     BLOCK_N: tl.constexpr,
     SPLITS: tl.constexpr,
+    SPLITS_PAD: tl.constexpr,
     LEAST: tl.constexpr,
     HAS_STATE: tl.constexpr,
     ONLY_TREES: tl.constexpr,
@@ -229,7 +204,7 @@ def merge(
         return
     if (queries <= local) | (length <= 0) | (begin + local >= tokens):
         return
-    _tiles, _each, live = _shares(length, BLOCK_N, SPLITS, LEAST)
+    _each, live = shares(tl.cdiv(length, BLOCK_N), SPLITS, LEAST)
     if live <= 1:
         return
 
@@ -240,16 +215,5 @@ def merge(
     head = kv_head * GROUP + g
     token = begin.to(tl.int64) + local
     entry = (token * (tl.num_programs(0) * GROUP) + head) * SPLITS
-    s = tl.arange(0, triton.next_power_of_2(SPLITS))
-    lse = tl.load(
-        partial_lse + entry[:, None] + s[None, :], mask=in_group[:, None] & (s < live)[None, :], other=float("-inf")
-    )
-    top = tl.max(lse, 1)
-    top = tl.where(top == float("-inf"), 0.0, top)
-    total = tl.sum(tl.math.exp2(lse - top[:, None]), 1)
-    acc = tl.zeros([GROUP_PAD, HEAD_PAD], tl.float32)
-    for split in range(0, live):
-        weight = tl.math.exp2(tl.load(partial_lse + entry + split, mask=in_group, other=float("-inf")) - top)
-        acc += weight[:, None] * tl.load(partial + (entry + split)[:, None] * HEAD + d[None, :], mask=shown, other=0.0)
-    acc = acc / tl.where(total > 0.0, total, 1.0)[:, None]
-    tl.store(out + token * out_token + head[:, None] * out_head + d[None, :], acc.to(out.dtype.element_ty), mask=shown)
+    place_out = token * out_token + head[:, None] * out_head + d[None, :]
+    join(out, place_out, partial, partial_lse, entry, live, in_group, shown, d, GROUP_PAD, HEAD, HEAD_PAD, SPLITS_PAD)

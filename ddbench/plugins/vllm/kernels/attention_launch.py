@@ -1,9 +1,8 @@
-"""How `attention.attend` is launched: tiles that fit the device's shared memory, and splits that fill the device."""
+"""How `attention.attend` is launched."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 import torch
 import triton
@@ -11,73 +10,9 @@ from torch import Tensor
 
 from ddbench.plugins.kernels.bits import words_of
 from ddbench.plugins.kernels.device import processors, shared_bytes
+from ddbench.plugins.kernels.tiles import LEAST_POSITIONS, AttentionWorkspace, Tile, splits_of, tile_of
 from ddbench.plugins.vllm.kernels.attention import attend, merge
 from ddbench.plugins.vllm.state import TreeState
-
-MOST_SPLITS = 32
-LEAST_POSITIONS = 128  # of a split: below that, joining costs more than it saves
-BLOCKS_PER_PROCESSOR = 2  # programs that one multiprocessor runs at once
-
-
-@dataclass(frozen=True)
-class Tile:
-    """``m`` query rows and ``n`` positions a step; warps and pipeline stages of a program."""
-
-    m: int
-    n: int
-    warps: int
-    stages: int
-
-    def bytes(self, head_pad: int, element: int) -> int:
-        """Shared memory of queries, of the stages' keys and values, and of the weights of one step."""
-        return element * (self.m * head_pad + 2 * self.n * head_pad * self.stages + self.m * self.n)
-
-
-def tile_of(query_rows: int, head_size: int, element: int, limit: int) -> Tile:
-    """The tile for ``query_rows`` stacked queries a key-value head, elements of ``element`` bytes.
-
-    Raises ValueError where even the smallest does not fit into ``limit`` bytes.
-    """
-    head_pad = triton.next_power_of_2(head_size)
-    m = min(max(triton.next_power_of_2(query_rows), 16), 32 if element == 4 else 128)
-    if head_pad > 128:
-        m = min(m, 64)
-    # Measured on an H200 (docs/evidence/README.md): steps of 32 positions beat 64 by a quarter at a context of 256 and
-    # are even with them at 2048. Stages overlap the next steps' loads with this step's products.
-    for n, stages in ((32, 3), (32, 2), (32, 1), (16, 1)):
-        tile = Tile(m, n, 4, stages)
-        if tile.bytes(head_pad, element) <= limit - 1024:
-            return tile
-    raise ValueError(f"head_size={head_size}: no attention tile fits into {limit} bytes of shared memory")
-
-
-@dataclass(frozen=True)
-class AttentionWorkspace:
-    """Partial results of splits, float32: ``entries`` of a token's one split, over all heads."""
-
-    partial: Tensor  # [entries, heads, head_size], in memory [token, head, split, head_size]
-    lse: Tensor  # [entries, heads]
-    entries: int
-
-    @classmethod
-    def of(
-        cls, max_tokens: int, heads: int, head_size: int, splits: int, device: torch.device | str
-    ) -> AttentionWorkspace:
-        """Room for ``splits`` splits of ``max_tokens`` tokens; fewer tokens may have more splits, more tokens fewer."""
-        entries = max(1, max_tokens * splits)
-        return cls(
-            partial=torch.empty(entries, heads, head_size, dtype=torch.float32, device=device),
-            lse=torch.empty(entries, heads, dtype=torch.float32, device=device),
-            entries=entries,
-        )
-
-    def splits_for(self, tokens: int) -> int:
-        return max(1, self.entries // max(tokens, 1))
-
-
-def splits_of(programs: int, device: torch.device) -> int:
-    """Splits that fill the device once where ``programs`` programs alone do not."""
-    return min(MOST_SPLITS, max(1, BLOCKS_PER_PROCESSOR * processors(device) // max(programs, 1)))
 
 
 def tree_attention(
@@ -131,7 +66,7 @@ def tree_attention(
         splits = 1
     else:
         room = workspace.splits_for(tokens)
-        splits = min(room, splits_of(rows * kv_heads * m_blocks, device) if splits is None else splits)
+        splits = min(room, splits_of(rows * kv_heads * m_blocks, processors(device)) if splits is None else splits)
     shape = {"GROUP": group, "HEAD": head_size, "HEAD_PAD": triton.next_power_of_2(head_size)}
     shares = {"BLOCK_N": tile.n, "SPLITS": splits, "LEAST": max(1, LEAST_POSITIONS // tile.n)}
     trees = {"HAS_STATE": state is not None, "ONLY_TREES": only_trees and state is not None}
@@ -194,6 +129,7 @@ def tree_attention(
             out.stride(1),
             **shape,
             GROUP_PAD=triton.next_power_of_2(group),
+            SPLITS_PAD=triton.next_power_of_2(splits),
             **shares,
             **trees,
             num_warps=1 if group * head_size <= 256 else 4,

@@ -9,8 +9,9 @@ from torch import Tensor
 
 from ddbench.plugins.kernels.bits import words_of
 from ddbench.plugins.kernels.limits import MOST_DEPTH, worst_key
+from ddbench.plugins.kernels.tiles import AttentionWorkspace
 from ddbench.plugins.kernels.topk_launch import candidates
-from ddbench.plugins.vllm.kernels.attention_launch import AttentionWorkspace, tree_attention
+from ddbench.plugins.vllm.kernels.attention_launch import tree_attention
 from ddbench.plugins.vllm.kernels.build import build
 from ddbench.plugins.vllm.kernels.kv_table import KVTable
 from ddbench.plugins.vllm.kernels.moves import move_cache, move_hidden

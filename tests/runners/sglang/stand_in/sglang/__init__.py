@@ -21,6 +21,7 @@ from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 from sglang.core import Core
+from sglang.srt.managers.io_struct import SetInternalStateReq
 
 __version__ = "0.5.17"
 
@@ -30,9 +31,13 @@ class _Config:
 
 
 class _Manager:
-    def __init__(self) -> None:
+    def __init__(self, core: Core) -> None:
         self.aborted: set[str] = set()
         self.model_config = _Config()
+        self._core = core
+
+    async def set_internal_state(self, request: SetInternalStateReq) -> list[bool]:
+        return self._core.set_state(request.server_args)
 
     def abort_request(self, rid: str = "") -> None:
         self.aborted.add(rid)
@@ -44,7 +49,7 @@ class Engine:
         for line in self._core.says:
             sys.stderr.write(line + "\n")
         self.loop = asyncio.new_event_loop()
-        self.tokenizer_manager = _Manager()
+        self.tokenizer_manager = _Manager(self._core)
 
     def generate(self, *, input_ids: list[int], sampling_params: dict[str, Any], **asked: Any) -> dict[str, Any]:
         return list(self._core.chunks("r", input_ids, sampling_params, **asked))[-1]

@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from sglang.recording import Recording
+
 if TYPE_CHECKING:
     from ddbench.decoding import Generation, ModelPair, Strategy
 
@@ -22,6 +24,8 @@ class Core:
         self.args = args
         self.says: list[str] = []
         self.limits: dict[str, Any] | None = None  # of the trees, as our plug-in reads them from its environment
+        self.recording: Recording | None = None
+        self._plain = False  # whether a verify width of 1 is pinned
         self._shape = self._shape_of(args.get("speculative_algorithm"))
         self._lock = threading.Lock()
         self.rounds = self.emitted = 0
@@ -43,6 +47,7 @@ class Core:
         if algorithm == "DDTREE":
             self.says.append(os.environ.get("STAND_IN_SAYS", REGISTERED))
             self.limits = _limits(topk, (args.get("speculative_dflash_block_size") or 8) - 1, width - 1)
+            self.recording = Recording.of((args.get("speculative_dflash_block_size") or 8) - 1, topk)
             return {"name": "ddtree", **self.limits}
         raise ValueError(f"Unknown speculative algorithm: {algorithm}")
 
@@ -59,11 +64,12 @@ class Core:
         drafters = {names[self._shape["name"]]: drafter} if drafter else {}
         return load_pair(self.args["model_path"], **drafters, device="cpu", dtype="float32")
 
-    @cached_property
+    @property
     def _strategy(self) -> Strategy:
         from ddbench.decoding import Strategy
 
-        return Strategy(**self._shape)
+        alone = self._plain or (self.recording is not None and self.recording.roots_alone)
+        return Strategy("autoregressive") if alone else Strategy(**self._shape)
 
     def info(self) -> dict[str, Any]:
         tokens = self.args.get("max_total_tokens") or 4096
@@ -74,11 +80,33 @@ class Core:
             state["avg_spec_accept_length"] = self.emitted / self.rounds
         if self.limits is not None:
             state["ddtree"] = {"verify_width": self.args["speculative_num_draft_tokens"], **self.limits}
+            state["ddtree"]["recording"] = None if self.recording is None else self.recording.mode
+            state["ddtree"]["adaptive"] = _adaptive()
         return {**self.args, "version": VERSION, "max_total_num_tokens": tokens, "internal_states": [state]}
+
+    def set_state(self, asked: dict[str, int]) -> list[bool]:
+        """Our plug-in's door: limits of the trees, 0 lifts one, and what is recorded."""
+        values = {name.removeprefix("ddtree_"): value for name, value in asked.items()}
+        mode, pinned = values.pop("record", None), values.pop("verify", None)
+        values.pop("policy", None)  # the stand-in has none: it verifies what is pinned, or its own width
+        if pinned is not None:
+            values["nodes"], self._plain = max(pinned - 1, 0), pinned == 1
+        if self.limits is None or (mode is not None and self.recording is None):
+            return [False]
+        width, topk = self.args["speculative_num_draft_tokens"], self.args["speculative_eagle_topk"]
+        most = {"nodes": width - 1, "width": topk, "depth": (self.args.get("speculative_dflash_block_size") or 8) - 1}
+        self.limits |= {name: value or most.get(name, False) for name, value in values.items()}
+        self._shape = {"name": "ddtree", **self.limits}
+        if mode is not None and self.recording is not None:
+            self.recording.mode = mode
+        return [True]
 
     def chunks(self, rid: str, input_ids: list[int], params: dict[str, Any], **asked: Any) -> Iterator[dict[str, Any]]:
         """The chunks of a stream; the last is what an answer without a stream is."""
         done = self._decode(input_ids, params)
+        if self.recording is not None:
+            with self._lock:
+                self.recording.write(self._pair, rid, done)
         logprobs = self._logprobs(input_ids, done, asked)
         rounds = [round.emitted for round in done.rounds]
         steps = [1, *(rounds or [1] * (len(done.output_token_ids) - 1))]
@@ -166,6 +194,18 @@ class Core:
                 [[float(v), int(t), None] for v, t in zip(each.values, each.indices, strict=True)] for each in best
             ]
         return found
+
+
+def _adaptive() -> dict[str, Any] | None:
+    """What a server with a policy says of it. The stand-in has none, and verifies its own width."""
+    name = os.environ.get("DDTREE_POLICY")
+    if not name:
+        return None
+    from ddbench.cost.model import load_cost
+
+    load_cost(os.environ["DDTREE_COSTS"])
+    widths = [int(each) for each in os.environ["DDTREE_WIDTHS"].split(",")]
+    return {"policy": name, "widths": widths, "pinned": None, "rounds_of_policy": {}}
 
 
 def _limits(width: int, depth: int, nodes: int) -> dict[str, Any]:

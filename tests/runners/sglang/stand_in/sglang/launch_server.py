@@ -99,6 +99,8 @@ class Handler(BaseHTTPRequestHandler):
             self._send(200, b"Cache flushed.\n")
         elif path == "/generate":
             self._stream(body)
+        elif path == "/set_internal_state":
+            self._send(200, json.dumps(self.core.set_state(body["server_args"])).encode())
         else:
             self._send(404, b"")
 
@@ -114,7 +116,9 @@ class Handler(BaseHTTPRequestHandler):
         self.end_headers()
         asked = {name: body[name] for name in ("return_logprob", "top_logprobs_num") if name in body}
         try:
-            for chunk in self.core.chunks(uuid.uuid4().hex, body["input_ids"], body["sampling_params"], **asked):
+            for chunk in self.core.chunks(
+                body.get("rid") or uuid.uuid4().hex, body["input_ids"], body["sampling_params"], **asked
+            ):
                 time.sleep(STEP_S)
                 self._event(chunk)
         except ValueError as error:
