@@ -150,7 +150,7 @@ def measure(pair: ModelPair, options: argparse.Namespace) -> dict[str, Any]:
         "prompts": len(requests),
         "output_tokens": sum(len(trace.output) for trace in traces.traces),
         "anchors": traces.anchors,
-        "disagreements": sum(trace.disagreements for trace in traces.traces),
+        "disagreements": sum(trace.disagreements or 0 for trace in traces.traces),
         **thousands(traces, timer),
         "rows": rows,
     }

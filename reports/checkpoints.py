@@ -19,7 +19,7 @@ from reports.points import Point
 from reports.statistics import NOTHING, Estimate
 
 ACCEPTANCE = "acceptance_length"
-SHAPE = ("strategy", "width", "depth", "nodes", "force_spine", "min_log_prob")
+SHAPE = ("strategy", "width", "depth", "nodes", "force_spine", "min_log_prob", "policy")
 LEAST_PROMPTS = 3  # below which an interval over prompts says more of its formula than of the drafters
 ALIKE = ("scenario", "batch_size", *SHAPE, "fingerprint")  # what points must share that differ in the drafter alone
 

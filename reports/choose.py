@@ -203,6 +203,8 @@ def _shape(row: dict[str, Any]) -> str:
         return strategy
     if strategy == "dflash":
         return f"dflash d{number(row['depth'], 'max')}"
+    if row["policy"] is not None:
+        return f"{strategy} {row['policy']} d{number(row['depth'], 'max')} n<={number(row['nodes'], '?')}"
     return f"{strategy} w{number(row['width'])} d{number(row['depth'], 'max')} n{number(row['nodes'], '?')}"
 
 

@@ -43,6 +43,7 @@ RESULTS = pa.schema(
         *_fields(pa.int32(), "width", "depth", "nodes"),
         ("force_spine", pa.bool_()),
         ("min_log_prob", pa.float64()),
+        *_fields(pa.string(), "policy", "cost"),  # what chose the budget of every step, and the costs it reckoned with
         ("batch_size", pa.int32()),
         ("temperature", pa.float64()),
         ("top_p", pa.float64()),

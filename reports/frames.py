@@ -34,6 +34,8 @@ CELLS = pa.schema(
         ("nodes", pa.int32()),
         ("force_spine", pa.bool_()),
         ("min_log_prob", pa.float64()),
+        ("policy", pa.string()),
+        ("cost", pa.string()),
         ("model", pa.string()),
         ("target", pa.string()),
         ("target_revision", pa.string()),

@@ -118,7 +118,9 @@ def _description(cells: list[dict[str, Any]], errors: int) -> dict[str, Any]:
         "peak_memory_gib": max(memory, default=None),
         "scenario": content_hash(asked, 8),
         "fingerprint": fingerprint({**row, **machine}),
-        "verify_width": metrics.verify_width(row["strategy"], row["depth"], row["nodes"]),
+        "verify_width": None  # under a policy it is another at every step: rounds.parquet has it
+        if row["policy"] is not None
+        else metrics.verify_width(row["strategy"], row["depth"], row["nodes"]),
         "replayed": bool(flag(row["flags"], "replayed")),
     }
 
@@ -139,4 +141,13 @@ def _order(row: dict[str, Any]) -> tuple[Any, ...]:
     known = STRATEGIES.index(row["strategy"]) if row["strategy"] in STRATEGIES else len(STRATEGIES)
     shape = tuple((row[axis] is None, row[axis] or 0) for axis in ("depth", "width", "nodes"))
     names = [str(row[name]) for name in ("engine", "host", "model", "dataset")]
-    return (*names, row["temperature"], row["scenario"], row["batch_size"], known, *shape, row["point_id"])
+    return (
+        *names,
+        row["temperature"],
+        row["scenario"],
+        row["batch_size"],
+        known,
+        row["policy"] or "",
+        *shape,
+        row["point_id"],
+    )

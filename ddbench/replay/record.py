@@ -35,7 +35,7 @@ class Recorded:
 
     generation: Generation
     tail: tuple[int, ...]
-    disagreements: int
+    disagreements: int | None
     log_probs: Floats32
     ranks: Ints
 

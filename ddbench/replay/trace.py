@@ -52,13 +52,14 @@ class Trace:
     """One recorded request; the arrays are those of the file.
 
     ``disagreements``: output tokens that a second pass of the target, over the whole text at once, would have chosen
-    otherwise. It sums in another order than decoding does, so that they are near-ties, or a fault.
+    otherwise. It sums in another order than decoding does, so that they are near-ties, or a fault. None: there was no
+    second pass.
     """
 
     key: Key
     prompt_tokens: int
     finish_reason: str
-    disagreements: int
+    disagreements: int | None
     log_probs: Floats32
     ranks: Ints
     output: Ints

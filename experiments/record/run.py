@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -19,14 +19,12 @@ from experiments.interrupt import Interrupted, interruptible
 from experiments.progress import counted, duration, say, warn
 from experiments.record.folder import RecordFolder, Recording, trace_name
 from experiments.record.prompts import Source, gather
+from experiments.record.recorders import Recorder, ReferenceRecorder, requests_of
 from experiments.record.settings import RecordSettings, load
 from experiments.settings import Settings
+from runners.base import EngineFailure
 from runners.machine import machine_facts
 from runners.prompts import Tokenized
-
-if TYPE_CHECKING:
-    from ddbench.decoding import Request
-    from runners.worker import Engine
 
 Item = tuple[str, Tokenized, int, float]  # name of the trace, prompt, repeat, temperature
 
@@ -38,13 +36,31 @@ def run(config: Mapping[str, Any], run_id: str) -> dict[str, Any]:
         ConfigError: any setting, model, prompt or folder that cannot be used.
     """
     settings, asked = load(config, run_id)
+    if settings.engine.name != "reference":  # the server captures graphs for, and admits, what is recorded at a time
+        settings = replace(settings, sweep=replace(settings.sweep, batch_size=(asked.batch_size,)))
     folder = RecordFolder(Path(settings.output_dir) / settings.name / settings.run_id)
     source = gather(settings, folder.path)
-    engine = engine_for(source)
-    items = _items(settings, engine)
     nodes = max(asked.nodes, *settings.sweep.nodes)
+    engine = recorder_for(source, nodes)
+    try:
+        return _run(config, settings, asked, folder, source, engine, nodes)
+    finally:
+        engine.stop()
+
+
+def _run(
+    config: Mapping[str, Any],
+    settings: Settings,
+    asked: RecordSettings,
+    folder: RecordFolder,
+    source: Source,
+    engine: Recorder,
+    nodes: int,
+) -> dict[str, Any]:
+    """The same with an engine."""
+    items = _items(settings, engine)
     recording = _recording(settings, source, engine, items, nodes)
-    _check_room(settings, engine, items)
+    _check_room(engine, items, settings.load.max_new_tokens)
     environment = {
         "started": datetime.now(UTC).isoformat(timespec="seconds"),
         **machine_facts(),
@@ -55,13 +71,18 @@ def run(config: Mapping[str, Any], run_id: str) -> dict[str, Any]:
     missing = folder.missing(recording)
     todo = [item for item in items if item[0] in missing]
     say(f"recording {counted(len(todo), 'request')} of {len(items)} into {folder.path}, {recording.nodes} candidates")
-    signal = _record(settings, asked, engine, folder, recording, todo)
+    signal, error = None, None
+    try:
+        signal = _record(settings, asked, engine, folder, recording, todo)
+    except EngineFailure as failure:
+        error = f"{failure}; the same command with run_id={settings.run_id} does the rest"
     summary: dict[str, Any] = {
         "run": str(folder.path),
         "report": None,
         "results": None,
         "cells": dict.fromkeys(FINAL_STATUSES, 0),
         "traces": len(items) - len(folder.missing(recording)),
+        **({} if error is None else {"error": error}),
     }
     if signal is not None:
         say(f"{signal}: the same command with run_id={settings.run_id} does the rest")
@@ -69,32 +90,16 @@ def run(config: Mapping[str, Any], run_id: str) -> dict[str, Any]:
     return summary
 
 
-def engine_for(source: Source) -> Engine:
-    """The reference engine in this process: nothing is timed, and a trace that is written stays."""
-    from runners.worker import Engine
+def recorder_for(source: Source, nodes: int) -> Recorder:
+    """The engine of a recording of ``nodes`` candidates a position. Raises ConfigError."""
+    if source.arm is None:
+        return ReferenceRecorder(source.spec)
+    from experiments.record.sglang import SglangRecorder
 
-    return Engine(source.spec)
-
-
-def requests_of(settings: Settings, engine: Engine, items: Sequence[Item]) -> list[Request]:
-    """The requests that a live run of these settings would make."""
-    from ddbench.decoding import Request, Sampling
-
-    load = settings.load
-    return [
-        Request(
-            item.prompt.id,
-            item.token_ids,
-            load.max_new_tokens,
-            Sampling(temperature, load.top_p, load.top_k, settings.seed + repeat),
-            engine.stop_ids,
-            item.prompt.turn,
-        )
-        for _, item, repeat, temperature in items
-    ]
+    return SglangRecorder(source.spec, source.arm, nodes)
 
 
-def _items(settings: Settings, engine: Engine) -> list[Item]:
+def _items(settings: Settings, engine: Recorder) -> list[Item]:
     """Everything that is asked, by temperature, then by repeat, then in the order of the prompts."""
     return [
         (trace_name(item.prompt.id, item.prompt.turn, repeat, temperature), item, repeat, temperature)
@@ -104,10 +109,10 @@ def _items(settings: Settings, engine: Engine) -> list[Item]:
     ]
 
 
-def _recording(settings: Settings, source: Source, engine: Engine, items: Sequence[Item], nodes: int) -> Recording:
+def _recording(settings: Settings, source: Source, engine: Recorder, items: Sequence[Item], nodes: int) -> Recording:
     facts = source.facts
-    drafter = engine.pair.dflash
-    assert drafter is not None
+    if nodes > engine.most_candidates:
+        say(f"{engine.most_candidates} candidates of a position are kept, not {nodes}: this engine has no more")
     return Recording(
         schema=SCHEMA,
         facts={
@@ -123,43 +128,39 @@ def _recording(settings: Settings, source: Source, engine: Engine, items: Sequen
             "seed": settings.seed,
         },
         temperatures=settings.sweep.temperature,
-        nodes=min(nodes, drafter.config.vocab_size),
-        depth=drafter.config.max_depth,
+        nodes=min(nodes, engine.most_candidates),
+        depth=engine.depth,
         traces=tuple(
             tuple(name for name, *_, temperature in items if temperature == each) for each in settings.sweep.temperature
         ),
     )
 
 
-def _check_room(settings: Settings, engine: Engine, items: Sequence[Item]) -> None:
-    from ddbench.replay.record import check_room
-
-    limit = min(settings.model.context_length, engine.pair.max_length or settings.model.context_length)
-    try:
-        check_room(engine.pair, requests_of(settings, engine, items), limit)
-    except ConfigError as error:
-        raise ConfigError("workload", error.value, error.allowed) from None
+def _check_room(engine: Recorder, items: Sequence[Item], new_tokens: int) -> None:
+    """Raises ConfigError for a prompt that leaves no room for what its last round drafts."""
+    behind = engine.depth - 1
+    for _, item, *_ in items:
+        needed = len(item.token_ids) + new_tokens + behind
+        if needed > engine.most_tokens:
+            room = f"within the context of {engine.most_tokens}, not {needed}"
+            raise ConfigError("workload", item.prompt.id, f"prompt, answer and {behind} tokens more {room}")
 
 
 def _record(
     settings: Settings,
     asked: RecordSettings,
-    engine: Engine,
+    engine: Recorder,
     folder: RecordFolder,
     recording: Recording,
     todo: Sequence[Item],
 ) -> str | None:
     """Records in groups of a batch, each trace stored at once. Returns the signal that ended it early, if one did."""
-    from ddbench.decoding import Strategy
-    from ddbench.replay.record import record
-
     clock, done, doubtful = time.perf_counter(), 0, 0
-    by = Strategy(asked.by)
     with interruptible():
         try:
             for group in _groups(todo, asked.batch_size):
-                requests = requests_of(settings, engine, group)
-                found = record(engine.pair, requests, recording.nodes, asked.batch_size, by)
+                requests = requests_of(settings, engine.stop_ids, group)
+                found = engine.record(requests, recording.nodes, asked.batch_size, asked.by)
                 for (name, item, repeat, temperature), request, recorded in zip(group, requests, found, strict=True):
                     prompt = item.prompt
                     key = Key(
@@ -183,7 +184,7 @@ def _record(
                         tail=np.asarray(recorded.tail, dtype=np.int32),
                     )
                     save_trace(folder.place(name), trace, recording.setup)
-                    doubtful += recorded.disagreements
+                    doubtful += recorded.disagreements or 0
                 done += len(group)
                 say(f"recorded {done} of {len(todo)} requests in {duration(time.perf_counter() - clock)}")
         except Interrupted as signal:

@@ -12,6 +12,8 @@ from experiments.engines import engine_of
 from experiments.settings import Settings, load_settings, one_workload
 from experiments.typed import build
 
+ENGINES = ("reference", "sglang")
+
 
 @dataclass(frozen=True)
 class RecordSettings:
@@ -40,8 +42,10 @@ def load(config: Mapping[str, Any], run_id: str) -> tuple[Settings, RecordSettin
     settings = load_settings({key: value for key, value in config.items() if key != "record"}, run_id)
     one_workload(settings, "one is recorded")
     asked = build(RecordSettings, config.get("record") or {}, "record")
-    if settings.engine.name != "reference":
-        raise ConfigError("engine", settings.engine.name, "reference: the engine that records")
+    if settings.engine.name not in ENGINES:
+        raise ConfigError("engine", settings.engine.name, f"{' or '.join(ENGINES)}: the engines that record")
+    if settings.engine.name == "sglang":
+        _check_sglang(settings, asked)
     reason = engine_of(settings.engine.name).refuse_all(settings)
     if reason is not None:
         raise ConfigError("engine", settings.engine.name, f"an engine that can run this ({reason})")
@@ -53,3 +57,12 @@ def load(config: Mapping[str, Any], run_id: str) -> tuple[Settings, RecordSettin
         allowed = "a model with a dflash drafter (an EAGLE drafter's offers depend on the tree that is asked for)"
         raise ConfigError("model", settings.model.name, allowed)
     return settings, asked
+
+
+def _check_sglang(settings: Settings, asked: RecordSettings) -> None:
+    """Raises ConfigError for what only the reference engine records."""
+    if any(settings.sweep.temperature):
+        allowed = "[0.0] with engine=sglang: its draws are not keyed by position, so no other run has that text"
+        raise ConfigError("sweep.temperature", list(settings.sweep.temperature), allowed)
+    if asked.by != "autoregressive":
+        raise ConfigError("record.by", asked.by, "autoregressive with engine=sglang: rounds of the root alone")

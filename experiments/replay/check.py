@@ -23,7 +23,7 @@ from ddbench.storage import write_whole
 from ddbench.tree import build_tree_heap
 from experiments.progress import say
 from experiments.record.prompts import gather
-from experiments.record.run import engine_for, requests_of
+from experiments.record.recorders import ReferenceRecorder, requests_of
 from experiments.replay.points import Point, strategy_of
 from experiments.replay.settings import Asked
 
@@ -33,9 +33,14 @@ if TYPE_CHECKING:
 
 def check(asked: Asked, points: Sequence[Point], path: Path) -> dict[str, Any]:
     """Decodes ``replay.check_shapes`` of the points; writes ``path`` and returns its totals."""
-    chosen = spread([point for point in points if point.planned.cell.arm.drafter], asked.replay.check_shapes)
+    drafting = [point for point in points if point.planned.cell.arm.drafter]
+    if asked.settings.engine.name == "sglang":
+        from experiments.replay.check_sglang import check as on_sglang
+
+        return on_sglang(asked, drafting, path)
+    chosen = spread(drafting, asked.replay.check_shapes)
     source = gather(asked.settings, asked.folder.path)
-    engine = engine_for(source)
+    engine = ReferenceRecorder(source.spec).engine
     rows = []
     for point in chosen:
         cell, strategy = point.planned.cell, strategy_of(point.planned.cell.arm)
@@ -44,7 +49,7 @@ def check(asked: Asked, points: Sequence[Point], path: Path) -> dict[str, Any]:
             for repeat in range(asked.settings.load.repeats)
             for item in engine.prompts
         ]
-        requests = requests_of(asked.settings, engine, items)
+        requests = requests_of(asked.settings, engine.stop_ids, items)
         assert point.outcome is not None
         row = compare(engine.pair, strategy, requests, point.traces, point.outcome, asked.replay.check_batch_size)
         rows.append({"temperature": cell.temperature, **row})

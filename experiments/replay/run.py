@@ -100,7 +100,10 @@ def _checked(asked: Asked, folder: RunFolder, able: list[Point], summary: dict[s
 
     found = check(asked, able, folder.path / "check.json")
     summary["check"] = found
-    if found["shapes_equal"] < found["shapes_checked"] and asked.settings.engine.dtype == "float32":
-        apart = found["shapes_checked"] - found["shapes_equal"]
-        summary["error"] = f"check: {counted(apart, 'shape')} not as decoded, see {folder.path / 'check.json'}"
+    if found.get("unexplained"):
+        apart = counted(found["unexplained"], "request")
+        summary["error"] = f"check: {apart} not explained, see {folder.path / 'check.json'}"
+    elif found["shapes_equal"] < found["shapes_checked"] and asked.settings.engine.dtype == "float32":
+        apart = counted(found["shapes_checked"] - found["shapes_equal"], "shape")
+        summary["error"] = f"check: {apart} not as decoded, see {folder.path / 'check.json'}"
     return summary

@@ -17,6 +17,7 @@ ASKED = (
     "nodes",
     "force_spine",
     "min_log_prob",
+    "policy",
     "batch_size",
     "temperature",
     "model",

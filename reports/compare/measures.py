@@ -26,7 +26,7 @@ UNPAIRED = "unpaired, other prompts"
 
 SCHEMA = pa.schema(
     [
-        *((name, pa.string()) for name in ("strategy", "model", "dataset")),
+        *((name, pa.string()) for name in ("strategy", "policy", "model", "dataset")),
         *((name, pa.int32()) for name in ("width", "depth", "nodes", "batch_size", "max_new_tokens", "top_k")),
         *((name, pa.float64()) for name in ("min_log_prob", "temperature", "top_p")),
         ("force_spine", pa.bool_()),

@@ -42,7 +42,7 @@ def width_by_depth(scenario: Scenario, dropped: list[dict[str, Any]]) -> list[Dr
     """Maps of every strategy that has two or more widths or depths."""
     drawings = []
     for strategy in AXES:
-        frame = scenario.frame[scenario.frame["strategy"] == strategy]
+        frame = scenario.frame[(scenario.frame["strategy"] == strategy) & scenario.frame["policy"].isna()]
         measured = frame[frame["acceptance_length"].notna()]
         shapes = measured[["width", "depth"]].drop_duplicates()
         if len(shapes) < 2:

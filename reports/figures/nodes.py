@@ -29,7 +29,7 @@ WIDTH_MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 def acceptance_against_nodes(scenario: Scenario) -> Drawing | None:
     """DDTree's shapes, with the chain and EAGLE of the same depth for reference, at the smallest batch size."""
     frame = usable(scenario.frame)
-    trees = frame[(frame["strategy"] == "ddtree") & frame["nodes"].notna()]
+    trees = frame[(frame["strategy"] == "ddtree") & frame["nodes"].notna() & frame["policy"].isna()]
     if trees.empty:
         return None
     size = int(trees["batch_size"].min())

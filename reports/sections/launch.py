@@ -57,6 +57,9 @@ def measure(stored: Stored, row: Row) -> str:
     shape += ["strategy.force_spine=true"] if row["force_spine"] and not _gives(kept, "strategy.force_spine") else []
     if row["min_log_prob"] is not None and not _gives(kept, "strategy.min_log_prob"):
         shape.append(f"strategy.min_log_prob={row['min_log_prob']}")
+    if row["policy"] is not None:
+        kept = [word for word in kept if not word.startswith("strategy.policies=")]
+        shape.append(f"strategy.policies=[{row['policy']}]")
     point = [f"sweep.batch_size=[{row['batch_size']}]", f"sweep.temperature=[{row['temperature']}]"]
     return shlex.join(["python", "-m", "ddbench", *kept, f"sweep.strategy=[{row['strategy']}]", *shape, *point])
 

@@ -89,7 +89,7 @@ def _curves(run: Any, frame: pd.DataFrame) -> None:
             continue
         logged = {f"{name}/{metric}": value for metric, value in values.items()}
         logged[f"{name}/batch_size"] = int(row["batch_size"])
-        if row["nodes"] is not None:
+        if row["nodes"] is not None and row["policy"] is None:
             logged |= {f"{name}_by_nodes/{metric}": value for metric, value in values.items()}
             logged[f"{name}_by_nodes/nodes"] = int(row["nodes"])
         run.log(logged)

@@ -15,7 +15,10 @@ from reports.frames import counts_of, finished
 # Of environment.json: enough to tell machines and builds apart on a dashboard.
 ENVIRONMENT = ("cpu", "driver", "git_commit", "python", "platform")
 COUNTS = ("output_tokens", "rounds", "drafted", "accepted", "accepted_raw")
-OF_THE_ARM = ("strategy", "width", "depth", "nodes", "force_spine", "min_log_prob", "drafter", "drafter_revision")
+OF_THE_ARM = (
+    *("strategy", "width", "depth", "nodes", "force_spine", "min_log_prob", "policy", "cost"),
+    *("drafter", "drafter_revision"),
+)
 
 
 def cell_config(cell: Cell, environment: dict[str, Any], gpu: str | None, run: str) -> dict[str, Any]:
@@ -45,7 +48,9 @@ def baseline_key(cell: Cell) -> str:
 
 
 def drafted_nodes(cell: Cell) -> int | None:
-    """Drafted nodes a round: 0 for autoregressive decoding, a chain's depth, a tree's nodes."""
+    """Drafted nodes a round: 0 for autoregressive decoding, a chain's depth, a tree's nodes; None under a policy."""
+    if cell.arm.policy is not None:
+        return None
     width = metrics.verify_width(cell.arm.strategy, cell.arm.depth, cell.arm.nodes)
     return None if width is None else width - 1
 

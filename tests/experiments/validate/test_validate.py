@@ -20,6 +20,7 @@ from experiments.validate import measure
 from experiments.validate.predictions import Prediction
 from experiments.validate.run import run
 from experiments.validate.verdict import Run, judge, verdict
+from runners.ports import free_port
 
 SMALL = ("validate.prompts=3", "validate.new_tokens=12", "load.warmup_tokens=2", "engine.threads=1")
 
@@ -41,6 +42,15 @@ def small(line: Any) -> Any:
 def lines(ended: Any) -> dict[str, dict[str, Any]]:
     evidence = json.loads(Path(ended.summary["evidence"]).read_text())
     return {each["key"]: each for each in evidence["lines"]}
+
+
+def test_a_host_that_is_down_is_one_line(line: Any) -> None:
+    there = ["host=pro6000", "host.address=127.0.0.1", f"host.port={free_port()}"]
+    ended = line.bare("experiment=pro6000_validate", f"output_dir={line.folder / 'none'}", *there)
+    assert (ended.code, ended.out) == (2, "")
+    (only,) = ended.errors
+    assert only.startswith("error: host.address='127.0.0.1': a host that answers")
+    assert not (line.folder / "none").exists()
 
 
 def test_too_few_prompts_are_no_pass(small: Any) -> None:

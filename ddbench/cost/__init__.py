@@ -1,0 +1,18 @@
+"""The time of a step: measured points, a convex fit of them, and files that hold for one setup (docs/step_cost.md)."""
+
+from ddbench.cost.form import Fit, Hinges, Range
+from ddbench.cost.model import SCHEMA, CostModel, StepCost, load_cost
+from ddbench.cost.points import KINDS, STAGES, Point
+
+__all__ = [
+    "KINDS",
+    "SCHEMA",
+    "STAGES",
+    "CostModel",
+    "Fit",
+    "Hinges",
+    "Point",
+    "Range",
+    "StepCost",
+    "load_cost",
+]

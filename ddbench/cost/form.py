@@ -1,0 +1,119 @@
+"""The form of a fitted cost: milliseconds of one step of a batch, convex in the tokens of the verify pass.
+
+With w the verify width (tokens of a sequence in the target's pass), b the sequences of the batch, t = w x b the tokens
+of the pass and c the committed tokens of a sequence::
+
+    ms(w, b, c) = base + T(t) + R(b) + (row_context x b + token_context x t) x c
+
+T and R are sums of hinges, ``sum slope_j x max(0, x - knot_j)`` with slopes >= 0: piecewise linear, never falling and
+convex. T is the target's pass, R what is paid for each sequence whatever the width (drafting a block, building a tree),
+the last term reads the cache: its bytes go with b x c, its arithmetic with t x c. So for a given batch and context the
+cost is convex in w, which is what rules that stop at the first loss rely on (CaDDTree, arXiv 2606.01813).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from ddbench.errors import ConfigError
+
+Floats = NDArray[np.float64]
+AXES = ("verify_width", "batch", "context")
+
+
+@dataclass(frozen=True)
+class Hinges:
+    """``sum slopes[j] * max(0, x - knots[j])``: 0 at the first knot and before, slopes in ms a unit, none negative."""
+
+    knots: tuple[float, ...] = ()
+    slopes: tuple[float, ...] = ()
+
+    def __call__(self, x: Floats) -> Floats:
+        if not self.knots:
+            return np.zeros_like(x)
+        above = np.maximum(0.0, x[..., None] - np.asarray(self.knots))
+        found: Floats = above @ np.asarray(self.slopes)
+        return found
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Hinges:
+        return cls(tuple(map(float, data["knots"])), tuple(map(float, data["slopes"])))
+
+
+@dataclass(frozen=True)
+class Range:
+    """What was measured, both ends included. ``tokens``: verify width x batch of a point, not a product of ends."""
+
+    verify_width: tuple[float, float]
+    batch: tuple[float, float]
+    context: tuple[float, float]
+    tokens: tuple[float, float]
+
+    def check(self, verify_width: Floats, batch: Floats, context: Floats) -> None:
+        """Raises ConfigError, naming the axis, where a value lies outside of what was measured."""
+        given = {
+            "verify_width": verify_width,
+            "batch": batch,
+            "context": context,
+            "verify_width x batch": verify_width * batch,
+        }
+        limits = (self.verify_width, self.batch, self.context, self.tokens)
+        for (axis, values), (low, high) in zip(given.items(), limits, strict=True):
+            outside = ~((values >= low) & (values <= high))
+            if outside.any():
+                allowed = f"{low:g} to {high:g}, the range that the cost file was measured in"
+                raise ConfigError(axis, float(values[outside].flat[0]), allowed)
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Range:
+        pairs = {name: (float(low), float(high)) for name, (low, high) in data.items()}
+        return cls(**pairs)
+
+
+@dataclass(frozen=True)
+class Fit:
+    """A fitted cost of one kind of step; see the module for its formula. Milliseconds."""
+
+    base: float
+    tokens: Hinges
+    rows: Hinges
+    row_context: float
+    token_context: float
+    measured: Range
+
+    def __call__(
+        self, verify_width: ArrayLike, batch: ArrayLike, context: ArrayLike, extrapolate: bool = False
+    ) -> Floats:
+        """Milliseconds, of the shape that the three broadcast to.
+
+        Raises:
+            ConfigError: a value outside the measured ranges, unless ``extrapolate``.
+        """
+        given = (np.asarray(each, dtype=np.float64) for each in (verify_width, batch, context))
+        width, rows, length = np.broadcast_arrays(*given)
+        if not extrapolate:
+            self.measured.check(width, rows, length)
+        tokens = width * rows
+        reading = (self.row_context * rows + self.token_context * tokens) * length
+        found: Floats = self.base + self.tokens(tokens) + self.rows(rows) + reading
+        return found
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Fit:
+        """The inverse of :meth:`to_dict`, from JSON."""
+        return cls(
+            base=float(data["base"]),
+            tokens=Hinges.from_dict(data["tokens"]),
+            rows=Hinges.from_dict(data["rows"]),
+            row_context=float(data["row_context"]),
+            token_context=float(data["token_context"]),
+            measured=Range.from_dict(data["measured"]),
+        )

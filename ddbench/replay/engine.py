@@ -1,0 +1,190 @@
+"""Traces from the rounds that an engine wrote, and an engine's live rounds against their replay.
+
+Rounds are rows with the fields ``position``, ``root``, ``taken``, ``log_probs`` and ``ids``, ascending by position, as
+`ddbench.plugins.sglang.dumps` has them. Round of anchor i (output token i) has the position prompt + i.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ddbench.decoding import Strategy
+from ddbench.replay.outcome import Outcome
+from ddbench.replay.shapes import tables
+from ddbench.replay.trace import Key, Trace, TraceSet, ranks_of
+
+Rows = NDArray[Any]
+Ints = NDArray[np.integer[Any]]
+
+COMMON = 8  # best candidates of a position whose log-probabilities are compared
+
+
+class Incomplete(ValueError):
+    """Rounds that do not make up the request that they are said to be of."""
+
+
+@dataclass(frozen=True)
+class Spoken:
+    """What is known of a request beside its rounds; ``tail``: what the target says behind the output."""
+
+    key: Key
+    prompt_tokens: int
+    finish_reason: str
+    output: tuple[int, ...]
+    tail: tuple[int, ...]
+
+
+def trace_of(spoken: Spoken, rounds: Rows) -> Trace:
+    """The trace of a request whose every token but the last was the root of a round. Raises Incomplete."""
+    anchors = _anchored(spoken, rounds)
+    n = len(spoken.output)
+    if not np.array_equal(anchors["position"] - spoken.prompt_tokens, np.arange(n - 1)):
+        raise Incomplete(f"{spoken.key.prompt_id}: {len(anchors)} rounds were written of {n - 1}")
+    if anchors["root"].tolist() != list(spoken.output[:-1]):
+        raise Incomplete(f"{spoken.key.prompt_id}: the rounds' roots are not the output")
+    return Trace(
+        key=spoken.key,
+        prompt_tokens=spoken.prompt_tokens,
+        finish_reason=spoken.finish_reason,
+        disagreements=None,
+        log_probs=anchors["log_probs"].astype(np.float32),
+        ranks=ranks_of(anchors["ids"], (*spoken.output, *spoken.tail)),
+        output=np.asarray(spoken.output, dtype=np.int32),
+        tail=np.asarray(spoken.tail, dtype=np.int32),
+    )
+
+
+@dataclass(frozen=True)
+class Live:
+    """A live request. ``bars``: the engine's own histogram of accepted tokens, None where it gave none."""
+
+    output: tuple[int, ...]
+    rounds: Rows
+    bars: tuple[int, ...] | None = None
+
+
+def compare(strategy: Strategy, traces: TraceSet, outcome: Outcome, lives: Sequence[Live]) -> dict[str, Any]:
+    """One shape as an engine ran it, against its replay, request by request in the order of the traces.
+
+    A request with another text than the recorded one has other rounds and is counted apart (``other_text``). Of the
+    others, ``differing`` have other counts than the replay's, and ``differences`` say of each where it parts and why:
+    the drafter's scores were computed there with other rounding, and ``explained`` is whether the very scores that the
+    engine had give the length that the engine accepted. ``rounds_by_own_scores``: of all ``rounds``, those whose length
+    follows in the same way from the engine's own scores.
+    """
+    accepted = _accepted(traces, strategy)
+    same = [place for place, live in enumerate(lives) if list(live.output) == traces.traces[place].output.tolist()]
+    kept = [_chain(traces.traces[place], lives[place]) for place in same]
+    owns = _own_lengths(strategy, [traces.traces[place] for place in same], kept)
+    differences, miscounted, rounds, by_own = [], 0, 0, 0
+    for place, mine, own in zip(same, kept, owns, strict=True):
+        live, trace = lives[place], traces.traces[place]
+        anchors, lengths = mine["position"] - trace.prompt_tokens, mine["taken"] - 1
+        bars = np.bincount(lengths, minlength=traces.depth + 1)
+        rounds += len(mine)
+        by_own += int((own == lengths).sum())
+        miscounted += live.bars is not None and _trimmed(bars) != _trimmed(live.bars)
+        if not np.array_equal(bars, outcome.histogram[place]) or len(mine) != int(outcome.rounds[place]):
+            here = accepted[int(traces.starts[place]) : int(traces.ends[place])]
+            differences.append(_explained(trace, mine, anchors, lengths, own, here))
+    return {
+        "strategy": strategy.name,
+        **{name: getattr(strategy, name) for name in ("width", "depth", "nodes", "force_spine")},
+        "equal": bool(same) and not differences,
+        "requests": len(lives),
+        "other_text": len(lives) - len(same),
+        "differing": len(differences),
+        "explained": sum(bool(each["explained"]) for each in differences),
+        "rounds": rounds,
+        "rounds_by_own_scores": by_own,
+        "engine_counts_otherwise": miscounted,
+        "differences": differences,
+    }
+
+
+def _anchored(spoken: Spoken, rounds: Rows) -> Rows:
+    """The rounds that begin before the output's last token; an engine may have run others behind it."""
+    anchor = rounds["position"] - spoken.prompt_tokens
+    found: Rows = rounds[(anchor >= 0) & (anchor < len(spoken.output) - 1)]
+    return found
+
+
+def _chain(trace: Trace, live: Live) -> Rows:
+    """The rounds of a live request, of which each must begin where the one before it ended. Raises Incomplete."""
+    mine = _anchored(Spoken(trace.key, trace.prompt_tokens, "", live.output, ()), live.rounds)
+    if trace.anchors == 0:
+        return mine
+    anchors, taken = mine["position"] - trace.prompt_tokens, mine["taken"]
+    begins = np.concatenate([[0], (anchors + taken)[:-1]])
+    if len(mine) == 0 or not np.array_equal(anchors, begins) or anchors[-1] + taken[-1] < trace.anchors:
+        raise Incomplete(f"{trace.key.prompt_id}: rounds are missing")
+    return mine
+
+
+def _accepted(traces: TraceSet, strategy: Strategy) -> Ints:
+    """Accepted tokens at every anchor, before clipping."""
+    (_, accepted, _), *_ = tables(traces, [strategy])
+    found: Ints = accepted[0].astype(np.int64)
+    return found
+
+
+def _own_lengths(strategy: Strategy, traces: Sequence[Trace], rounds: Sequence[Rows]) -> list[Ints]:
+    """What each round accepts by the scores that the engine had in it, request by request."""
+    if not any(map(len, rounds)):
+        return [np.zeros(0, dtype=np.int64) for _ in rounds]
+    found = TraceSet.of(map(_as_trace, traces, rounds))
+    accepted = _accepted(found, strategy)
+    return [accepted[start:end] for start, end in zip(found.starts, found.ends, strict=True)]
+
+
+def _as_trace(trace: Trace, rounds: Rows) -> Trace:
+    """Rounds as anchors that follow each other, with the text that comes after each of them; its own text is none."""
+    anchors, (_, depth, _) = rounds["position"] - trace.prompt_tokens, rounds["ids"].shape
+    text = np.concatenate([trace.output, trace.tail])
+    known = np.full(max(len(text), int(anchors.max(initial=0)) + 1) + depth, -1, dtype=np.int64)
+    known[: len(text)] = text
+    matches = rounds["ids"] == known[anchors[:, None] + np.arange(1, depth + 1)][:, :, None]
+    return replace(
+        trace,
+        log_probs=rounds["log_probs"].astype(np.float32),
+        ranks=np.where(matches.any(2), matches.argmax(2), -1),
+        output=np.zeros(len(rounds) + 1, dtype=np.int32),
+    )
+
+
+def _explained(trace: Trace, rounds: Rows, anchors: Ints, lengths: Ints, own: Ints, replayed: Ints) -> dict[str, Any]:
+    """The first round of a request whose length is not the replayed one."""
+    found: dict[str, Any] = {"prompt_id": trace.key.prompt_id, "explained": False}
+    parts = np.flatnonzero(lengths != replayed[anchors])
+    if not len(parts):
+        return found | {"round": None}
+    number = int(parts[0])
+    anchor = int(anchors[number])
+    drift = _drift(rounds["log_probs"][number], trace.log_probs[anchor])
+    return found | {
+        "round": number,
+        "anchor": anchor,
+        "live": int(lengths[number]),
+        "replayed": int(replayed[anchor]),
+        "by_own_scores": int(own[number]),
+        "drift_nats": drift,
+        "explained": int(own[number]) == int(lengths[number]) and drift > 0,
+    }
+
+
+def _drift(live: Rows, recorded: Rows) -> float:
+    """By how much the sorted log-probabilities of the best candidates differ at most, over all depths."""
+    best = min(COMMON, live.shape[1], recorded.shape[1])
+    return float(np.abs(live[:, :best].astype(np.float64) - recorded[:, :best].astype(np.float64)).max())
+
+
+def _trimmed(bars: Any) -> list[int]:
+    values = [int(each) for each in bars]
+    while values and values[-1] == 0:
+        values.pop()
+    return values

@@ -1,0 +1,164 @@
+"""All fixed arms, the policies and the oracle on the same texts at the same costs: tokens a second, replayed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from ddbench.adaptive import Candidates, Choice, Fixed, MeasuredCosts, Policy, StepCosts, policy_of
+from ddbench.adaptive.measured import why_not
+from ddbench.cost import CostModel
+from ddbench.replay import PLAIN, Offers, Steps, Trace, TraceSet, bound_tokens_per_s, replay_policy
+
+BELOW = 0.02  # a policy further below the best single arm than this is listed
+ORACLE = "oracle"
+
+
+@dataclass(frozen=True)
+class Row:
+    """One arm on one group of prompts at one batch size; all of it replayed.
+
+    ``kind``: autoregressive, chain, tree, policy or oracle. ``nodes``: budget or chain's depth, None where it changes.
+    ``tokens_per_s``: of the batch, decoding alone. ``emitted`` tokens in ``rounds`` of one row, ``steps`` of the batch.
+    ``width``: mean verify width of the steps. ``plain``, ``chain``: shares of the steps without a draft, with a chain.
+    """
+
+    group: str
+    temperature: float
+    batch_size: int
+    arm: str
+    kind: str
+    nodes: int | None
+    tokens_per_s: float
+    emitted: int
+    rounds: int | None
+    steps: int | None
+    width: float | None
+    plain: float | None
+    chain: float | None
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """One policy against the best single arm of its group and batch size, which is chosen in hindsight.
+
+    ``ratio``: its tokens a second over the best's; ``of_oracle`` over the oracle's, which nothing exceeds.
+    """
+
+    group: str
+    temperature: float
+    batch_size: int
+    policy: str
+    tokens_per_s: float
+    best: str
+    best_tokens_per_s: float
+    ratio: float
+    of_oracle: float
+
+
+def groups(traces: Sequence[Trace]) -> dict[str, list[Trace]]:
+    """The requests of each dataset, and of each of its categories where it has several."""
+    found: dict[str, list[Trace]] = {}
+    for trace in traces:
+        found.setdefault(trace.key.dataset, []).append(trace)
+    for dataset, own in list(found.items()):
+        kinds = sorted({trace.key.category for trace in own})
+        for category in kinds if len(kinds) > 1 else []:
+            found[f"{dataset}/{category}"] = [trace for trace in own if trace.key.category == category]
+    return {name: own for name, own in found.items() if any(trace.anchors for trace in own)}
+
+
+def compare(
+    name: str,
+    temperature: float,
+    traces: Sequence[Trace],
+    candidates: Candidates,
+    cost: CostModel,
+    batch_sizes: Sequence[int],
+    policies: Sequence[str],
+    fill: int,
+) -> tuple[list[Row], list[dict[str, Any]]]:
+    """Rows of one group, and the batch sizes that had to be left out, with reasons."""
+    offers, costs = Offers.of(TraceSet.of(traces), candidates), MeasuredCosts(cost)
+    rows: list[Row] = []
+    left: list[dict[str, Any]] = []
+    for size in batch_sizes:
+        reason = why_not(cost, candidates, size)
+        if reason is not None:
+            left.append({"group": name, "temperature": temperature, "batch_size": size, "reason": reason})
+            continue
+        passes = max(1, -(-fill * size // len(traces)))
+        for kind, nodes, policy in _arms(candidates, policies):
+            if isinstance(policy, Fixed) and not _measured(policy.choice, costs, size):
+                continue
+            steps = replay_policy(offers, policy, costs, size, passes)
+            speed = steps.tokens_per_s(offers, costs)
+            arm = policy.name if kind == "policy" else kind if nodes is None else f"{kind} {nodes}"
+            rows.append(Row(name, temperature, size, arm, kind, nodes, speed, *_told(steps, candidates)))
+        bound = bound_tokens_per_s(offers, costs, size)
+        tokens = passes * offers.traces.anchors
+        rows.append(Row(name, temperature, size, ORACLE, ORACLE, None, bound, tokens, None, None, None, None, None))
+    return rows, left
+
+
+def verdicts(rows: Sequence[Row]) -> list[Verdict]:
+    """Each policy against the best of autoregressive decoding, the chains and the fixed trees."""
+    found = []
+    for policy in (row for row in rows if row.kind == "policy"):
+        where = policy.group, policy.temperature, policy.batch_size
+        here = [row for row in rows if (row.group, row.temperature, row.batch_size) == where]
+        best = max((row for row in here if row.kind not in ("policy", ORACLE)), key=lambda row: row.tokens_per_s)
+        oracle = next(row for row in here if row.kind == ORACLE)
+        speed = policy.tokens_per_s
+        ratios = speed / best.tokens_per_s, speed / oracle.tokens_per_s
+        found.append(Verdict(*where, policy.arm, speed, best.arm, best.tokens_per_s, *ratios))
+    return found
+
+
+def summary(found: Sequence[Verdict], policy: str) -> dict[str, Any]:
+    """Of one policy: how many points, where it is more than 2 % below the best single arm, and where above it."""
+    mine = [each for each in found if each.policy == policy]
+    ratios = [each.ratio for each in mine]
+    return {
+        "policy": policy,
+        "points": len(mine),
+        "worst": min(ratios, default=None),
+        "median": float(np.median(ratios)) if ratios else None,
+        "best": max(ratios, default=None),
+        "never_more_than_2_percent_below": bool(ratios) and min(ratios) >= 1 - BELOW,
+        "below": [asdict(each) for each in mine if each.ratio < 1 - BELOW],
+        "above": [asdict(each) for each in mine if each.ratio > 1],
+    }
+
+
+def _arms(candidates: Candidates, policies: Sequence[str]) -> Iterator[tuple[str, int | None, Policy]]:
+    yield "autoregressive", None, Fixed(Choice("autoregressive", 0))
+    for choice in candidates.all:
+        yield choice.kind, choice.nodes, Fixed(choice)
+    for name in policies:
+        yield "policy", None, policy_of(name)
+
+
+def _measured(choice: Choice, costs: StepCosts, size: int) -> bool:
+    """Whether a fixed arm has a price at the batch size and at all below it, which the end of a run has."""
+    if choice.kind == "autoregressive":
+        return True
+    price = costs.chain_ms if choice.kind == "chain" else costs.round_ms
+    return bool(np.isfinite(price(choice.verify_width, np.arange(1, size + 1), 1)).all())
+
+
+def _told(steps: Steps, candidates: Candidates) -> tuple[int, int, int, float, float, float]:
+    """Emitted tokens, rounds of a row, steps, mean verify width, share of plain steps and of chains."""
+    widths = np.array([*(choice.verify_width for choice in candidates.all), 1])  # the last is a plain step's
+    chain = np.array([*(choice.kind == "chain" for choice in candidates.all), False])
+    return (
+        int(steps.emitted.sum()),
+        int(steps.rows.sum()),
+        len(steps.rows),
+        float(widths[steps.place].mean()),
+        float((steps.place == PLAIN).mean()),
+        float(chain[steps.place].mean()),
+    )

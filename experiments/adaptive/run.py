@@ -1,0 +1,141 @@
+"""``experiment=adaptive``: are budgets that a policy chooses worth it? Replayed by batch size, and live if asked."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping
+from dataclasses import asdict
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import yaml
+
+from ddbench.adaptive import usual_candidates
+from ddbench.errors import ConfigError
+from ddbench.records import FINAL_STATUSES
+from ddbench.storage import write_whole
+from experiments.adaptive.calibration import calibration
+from experiments.adaptive.compare import Row, compare, groups, summary, verdicts
+from experiments.adaptive.settings import Comparison, load
+from experiments.progress import counted, duration, say, warn
+
+TABLE = pa.schema(
+    [
+        ("group", pa.string()),  # a dataset, or dataset/category
+        ("temperature", pa.float64()),
+        ("batch_size", pa.int32()),
+        ("arm", pa.string()),
+        ("kind", pa.string()),
+        ("nodes", pa.int32()),
+        ("tokens_per_s", pa.float64()),
+        ("emitted", pa.int64()),
+        ("rounds", pa.int64()),
+        ("steps", pa.int64()),
+        ("width", pa.float64()),
+        ("plain", pa.float64()),
+        ("chain", pa.float64()),
+        ("replayed", pa.bool_()),  # always true
+    ]
+)
+
+
+def run(config: Mapping[str, Any], run_id: str) -> dict[str, Any]:
+    """Compares; the summary names ``table`` and ``verdicts``, and has ``live`` where it was asked for.
+
+    Raises:
+        ConfigError: a recording, a cost file or a setting that cannot be used, or no batch size that the cost covers.
+    """
+    asked = load(config, run_id)
+    settings = asked.replayed.settings
+    folder = Path(settings.output_dir) / settings.name / settings.run_id
+    if (folder / "adaptive.json").exists():
+        raise ConfigError("run_id", settings.run_id, "a new one: a comparison is made at once")
+    recording = asked.replayed.recording
+    loaded = asked.replayed.folder.load(recording)
+    traces = dict(zip(recording.temperatures, loaded, strict=True))
+    candidates = usual_candidates(asked.adaptive.nodes or recording.nodes, recording.depth)
+    clock = time.perf_counter()
+    rows: list[Row] = []
+    left: list[dict[str, Any]] = []
+    for temperature, own in traces.items():
+        for name, members in groups(own).items():
+            found = compare(
+                name,
+                temperature,
+                members,
+                candidates,
+                asked.cost,
+                asked.adaptive.batch_size,
+                asked.adaptive.policies,
+                asked.adaptive.fill,
+            )
+            rows += found[0]
+            left += found[1]
+    if not rows:
+        raise ConfigError("adaptive.batch_size", list(asked.adaptive.batch_size), left[0]["reason"])
+    judged = verdicts(rows)
+    summaries = {name: summary(judged, name) for name in asked.adaptive.policies}
+    say(f"replayed {counted(len(rows), 'point')} in {duration(time.perf_counter() - clock)}")
+    for reason in dict.fromkeys((each["batch_size"], each["reason"]) for each in left):
+        warn(f"batch {reason[0]} is left out: {reason[1]}")
+    told: dict[str, Any] = {
+        "replayed": True,
+        "date": datetime.now(UTC).date().isoformat(),
+        "recording": {"setup": recording.setup, "gpu": recording.made["gpu"], "workload": settings.workload.name},
+        "model": settings.model.name,
+        "cost": {"fingerprint": dict(asked.cost.fingerprint), "source": dict(asked.cost.source)},
+        "candidates": {"trees": list(candidates.trees), "chains": list(candidates.chains)},
+        "fill": asked.adaptive.fill,
+        "calibration": [
+            {"group": name, "temperature": temperature, **calibration(members)}
+            for temperature, own in traces.items()
+            for name, members in groups(own).items()
+            if "/" not in name
+        ],
+        "summary": summaries,
+        "verdicts": [asdict(each) for each in judged],
+        "left_out": left,
+        "live": _live(asked, candidates, traces),
+    }
+    folder.mkdir(parents=True, exist_ok=True)
+    write_whole(folder / "config.yaml", yaml.safe_dump({**config, "run_id": settings.run_id}, sort_keys=False))
+    pq.write_table(
+        pa.Table.from_pylist([{**asdict(row), "replayed": True} for row in rows], schema=TABLE),
+        folder / "adaptive.parquet",
+    )
+    write_whole(folder / "adaptive.json", json.dumps(told, indent=1, allow_nan=False) + "\n")
+    from reports.adaptive import write_comparison
+
+    report = write_comparison(folder)
+    return {
+        "run": str(folder),
+        "report": str(report),
+        "results": None,
+        "cells": dict.fromkeys(FINAL_STATUSES, 0),
+        "replayed": True,
+        "table": str(folder / "adaptive.parquet"),
+        "points": len(judged) // max(1, len(summaries)),
+        "policies": {
+            name: {key: found[key] for key in ("worst", "median", "best")}
+            | {"below": len(found["below"]), "above": len(found["above"])}
+            for name, found in summaries.items()
+        },
+        "live": told["live"]
+        and [{"batch_size": each["batch_size"], **_ratios(each)} for each in told["live"]["points"]],
+    }
+
+
+def _live(asked: Comparison, candidates: Any, traces: Any) -> dict[str, Any] | None:
+    if not asked.adaptive.decode:
+        return None
+    from experiments.adaptive.live import live
+
+    return live(asked, candidates, traces)
+
+
+def _ratios(point: Mapping[str, Any]) -> dict[str, float]:
+    return {row["arm"]: round(row["ratio"], 4) for row in point["arms"] if row["policy"] is not None}

@@ -1,0 +1,79 @@
+"""What ``experiment=predict`` is told: recording, cost file, shapes, batch sizes, and what to hold it against."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ddbench.cost import CostModel, load_cost
+from ddbench.errors import ConfigError
+from experiments.replay.settings import Asked
+from experiments.replay.settings import load as load_replayed
+from experiments.settings import ModelSettings
+from experiments.step_cost.fingerprint import drafter_shape, target_shape
+from experiments.typed import build
+from experiments.validate.predict import SKUS
+
+OWN = ("cost", "check", "predict")
+
+
+@dataclass(frozen=True)
+class PredictSettings:
+    """``extrapolate``: also points outside of what the cost file was measured in, marked; else they have no numbers.
+
+    ``card``: another GPU, by bandwidth and arithmetic alone (docs/pro6000.md); None: the one the cost is of.
+    """
+
+    extrapolate: bool
+    card: str | None
+
+    def __post_init__(self) -> None:
+        if self.card is not None and self.card not in SKUS:
+            raise ConfigError("predict.card", self.card, f"null, or one of {', '.join(SKUS)}")
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """``replayed``: the shapes, as a replay is asked for them; ``batch_sizes`` rise; ``check``: folder of a sweep."""
+
+    replayed: Asked
+    cost: CostModel
+    cost_file: Path
+    batch_sizes: tuple[int, ...]
+    predict: PredictSettings
+    check: Path | None
+
+
+def load(config: Mapping[str, Any], run_id: str) -> Prediction:
+    """The settings of a prediction.
+
+    Raises:
+        ConfigError: no such recording or cost file, two that are of different models, or a setting that cannot be.
+    """
+    given = config.get("cost")
+    if not isinstance(given, str):
+        raise ConfigError("cost", given, "a cost file, as experiment=step_cost prints it at its end")
+    cost = load_cost(given)
+    asked = build(PredictSettings, config.get("predict") or {}, "predict")
+    sizes = config["sweep"]["batch_size"]
+    batch_sizes = tuple(sorted(set(sizes if isinstance(sizes, list) else [sizes])))
+    if not batch_sizes or any(type(size) is not int or size < 1 for size in batch_sizes):
+        raise ConfigError("sweep.batch_size", sizes, "integers >= 1")
+    rest = {key: value for key, value in config.items() if key not in OWN}
+    points = {"report_points": 0, "check_shapes": 1, "check_batch_size": 1}
+    replayed = load_replayed({**rest, "check": False, "replay": points}, run_id)
+    _same_model(replayed.settings.model, cost, given)
+    check = config.get("check")
+    if check is not None and not (isinstance(check, str) and (Path(check) / "cells").is_dir()):
+        raise ConfigError("check", check, "the folder of a sweep, as printed at its end, or null")
+    return Prediction(replayed, cost, Path(given), batch_sizes, asked, Path(check) if check else None)
+
+
+def _same_model(model: ModelSettings, cost: CostModel, place: str) -> None:
+    """Rounds of one model at the times of another are nobody's."""
+    for name, ours in (("target", target_shape(model)), ("drafter", drafter_shape(model))):
+        theirs = cost.fingerprint.get(name)
+        if ours != theirs:
+            raise ConfigError("cost", place, f"one of the recording's {name} ({ours}), not of {theirs}")

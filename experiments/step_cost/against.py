@@ -1,0 +1,109 @@
+"""A cost file against what the evidence programs measured apart: round times, and tokens/s at a pinned acceptance.
+
+Nothing of these went into the fit, but for a cost file that was itself taken from the same round times. Errors are
+relative, told / measured - 1.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ddbench.cost import CostModel
+from ddbench.cost.loop import Requests, closed_loop
+from ddbench.errors import ConfigError
+from experiments.predict.surface import inside, prefill_of
+from experiments.step_cost.evidence import COUNTED, PROMPT, rows_of
+
+ROUND = re.compile(r"(autoregressive|dflash|ddtree)(?:_(\d+))?")
+SPEED = re.compile(r"(autoregressive|dflash|ddtree)(?:_(\d+)_nodes)?")
+CHAIN = 16  # verify width of the evidence's pinned chain
+
+
+@dataclass(frozen=True)
+class Told:
+    """One measured number and what the cost file says of it; ``what``: ``round_ms`` or ``tokens_per_s``."""
+
+    what: str
+    kind: str
+    verify_width: int
+    batch: int
+    measured: float
+    told: float
+    error: float
+    inside: bool
+
+
+def against(cost: CostModel, place: str) -> list[Told]:
+    """All numbers of an evidence file that the cost file tells.
+
+    Raises:
+        ConfigError: no such file, one of another engine or GPU, or one without such numbers.
+    """
+    try:
+        data = json.loads(Path(place).read_text(encoding="utf-8"))
+        measured, versions = data["measured"], data["versions"]
+    except (OSError, ValueError, KeyError, TypeError):
+        raise ConfigError("step_cost.against", place, "an evidence file of round times or pinned speeds") from None
+    engine, gpu = cost.fingerprint.get("engine"), cost.fingerprint.get("device")
+    if engine not in versions or data.get("gpu") != gpu:
+        raise ConfigError("step_cost.against", place, f"an evidence file of {engine} on {gpu}, as the cost file is")
+    found = [*_rounds(cost, measured.get("round_ms") or {}), *_speeds(cost, measured)]
+    if not found:
+        raise ConfigError("step_cost.against", place, "a file with round times or pinned speeds of what was measured")
+    return found
+
+
+def summary(found: list[Told]) -> dict[str, Any]:
+    """Errors without sign by what they are of, those inside the measured ranges alone: median, worst, n."""
+    result: dict[str, Any] = {}
+    for what in dict.fromkeys(each.what for each in found):
+        errors = np.abs([each.error for each in found if each.what == what and each.inside])
+        if len(errors):
+            spread = {"median": float(np.median(errors)), "worst": float(errors.max()), "n": len(errors)}
+            result[what] = {name: round(value, 4) for name, value in spread.items()}
+    return result
+
+
+def to_rows(found: list[Told]) -> list[dict[str, Any]]:
+    return [asdict(each) for each in found]
+
+
+def _rounds(cost: CostModel, times: dict[str, Any]) -> Iterator[Told]:
+    for arm, batch, row in rows_of(times):
+        named = ROUND.fullmatch(arm)
+        if named is None or named[1] not in cost.fits or row.get("steady") is False:
+            continue
+        width = int(named[2] or 1)
+        if named[1] == "dflash" and width > CHAIN:
+            continue  # drafts a longer block
+        measured = float(row["ms"] if "ms" in row else row["median"])
+        told = float(cost.step_ms(named[1], width, batch, PROMPT + COUNTED, extrapolate=True))
+        within = inside(cost.fit(named[1]), width, batch, PROMPT + COUNTED)
+        yield Told("round_ms", named[1], width, batch, measured, told, told / measured - 1, within)
+
+
+def _speeds(cost: CostModel, measured: dict[str, Any]) -> Iterator[Told]:
+    """Closed loops of twice as many prompts as are in flight, with every round emitting the pinned length."""
+    from experiments.sglang_evidence.synthetic import LENGTHS, OUTPUT
+
+    for arm, batch, row in rows_of(measured.get("tokens_per_s_synthetic") or {}):
+        named = SPEED.fullmatch(arm)
+        if named is None or named[1] not in cost.fits:
+            continue
+        width = {"autoregressive": 1, "dflash": CHAIN}.get(named[1]) or int(named[2]) + 1
+        steps = round((OUTPUT - 1) / LENGTHS.get(arm, 1.0))
+        count = 2 * batch
+        asked = Requests(np.full(count, PROMPT), np.full(count, OUTPUT), np.full(count, max(1, steps)))
+        fit = cost.fit(named[1])
+        told = closed_loop(asked, batch, fit, width, prefill_of(cost)).tokens_per_s(asked)
+        assert told is not None
+        speed = float(row["median"])
+        within = inside(fit, width, batch, PROMPT + OUTPUT / 2)
+        yield Told("tokens_per_s", named[1], width, batch, speed, told, told / speed - 1, within)

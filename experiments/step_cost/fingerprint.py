@@ -1,0 +1,80 @@
+"""The setup that a cost holds for: everything that decides the time of a step, and nothing else, as text.
+
+Models go in by their dimensions: times do not depend on the values of weights, so that a shape may be measured with
+random ones (the routing of a mixture of experts does depend on them, and is said in the cost's ``source``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from experiments.settings import ModelSettings
+
+FLAGS = (  # of an arm, those that decide times, where it has them
+    "threads",
+    "attention_backend",
+    "model_runner",
+    "page_size",
+    "block_size",
+    "cuda_graphs",
+    "overlap",
+    "async_scheduling",
+    "tensor_parallel",
+    "kv_cache_dtype",
+    "quantization",
+)
+
+
+def fingerprint(
+    engine: str,
+    version: str,
+    build: str | None,
+    gpu: str | None,
+    cpu: str,
+    model: ModelSettings,
+    flags: Mapping[str, Any],
+    clock: str = "wall",
+) -> dict[str, str]:
+    """As a cost file keeps it.
+
+    Args:
+        engine, version: name, and what it is built of.
+        build: hash of the engine's source, where it is part of ddbench.
+        gpu: its name; None where the engine ran on the ``cpu``.
+        model: of which the dimensions count.
+        flags: of an arm: ``dtype`` and what else of :data:`FLAGS` it has.
+        clock: what the times are of: wall, or the processor's own.
+    """
+    kept = {name: _word(flags[name]) for name in FLAGS if name in flags and (gpu is None or name != "threads")}
+    return {
+        "engine": engine,
+        "engine_version": version,
+        "build": _word(build),
+        "device": gpu or f"cpu: {cpu}",
+        "dtype": _word(flags.get("dtype")),
+        "target": target_shape(model),
+        "drafter": drafter_shape(model),
+        "clock": clock,
+        **kept,
+    }
+
+
+def target_shape(model: ModelSettings) -> str:
+    target = model.target
+    experts = f", {target.active_params} active" if target.active_params else ""
+    return (
+        f"{target.params} parameters{experts}, {target.layers} layers, {target.kv_heads} kv heads of "
+        f"{target.head_dim}, vocabulary {target.vocab_size}"
+    )
+
+
+def drafter_shape(model: ModelSettings) -> str:
+    drafter = model.dflash
+    if drafter is None:
+        return "none"
+    return f"{drafter.params} parameters, {drafter.layers} layers, block {drafter.block_size}"
+
+
+def _word(value: object) -> str:
+    return "none" if value is None else str(value)

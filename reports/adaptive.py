@@ -1,0 +1,183 @@
+"""The page and figures of ``experiment=adaptive``, from its stored files alone."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import matplotlib as mpl
+import pandas as pd
+import pyarrow.parquet as pq
+
+from reports.figures.adaptive import against_best
+from reports.figures.style import STYLE
+from reports.sections.text import NOTHING, literal, number, table
+from reports.write import write_page
+
+BANNER = (
+    "**Replayed, not run.** Rounds come from a recording, times from a fitted step cost. The best single arm of a "
+    "point is chosen in hindsight among autoregressive decoding, the chains and the fixed trees; the oracle knows the "
+    "text and is an upper bound, not something that can be had."
+)
+
+
+def write_comparison(folder: Path) -> Path:
+    """Writes ``report.md`` (HTML beside it) and ``figures/*.png``; where the page is."""
+    told = json.loads((folder / "adaptive.json").read_text(encoding="utf-8"))
+    frame = pq.read_table(folder / "adaptive.parquet").to_pandas()
+    (folder / "figures").mkdir(exist_ok=True)
+    pictures = []
+    with mpl.rc_context(STYLE):
+        for temperature in sorted(set(frame["temperature"])):
+            name = f"adaptive_T{temperature:g}.png"
+            against_best(frame, told, temperature).savefig(folder / "figures" / name, dpi=120)
+            pictures.append(f"![Against the best single arm, T = {temperature:g}](figures/{name})")
+    page = folder / "report.md"
+    write_page(page, _page(frame, told, pictures))
+    return page
+
+
+def _page(frame: pd.DataFrame, told: Mapping[str, Any], pictures: Sequence[str]) -> str:
+    setup = told["cost"]["fingerprint"]
+    lines = [
+        f"# Adaptive budgets: {literal(told['model'])}",
+        "",
+        BANNER,
+        "",
+        f"Rounds: a recording of {literal(told['recording']['workload'])} "
+        f"({literal(told['recording']['gpu'] or 'on a CPU')}). Times: {literal(setup.get('engine_version'))} on "
+        f"{literal(setup.get('device'))}, {literal(setup.get('dtype'))}, clock {literal(setup.get('clock', 'wall'))}. "
+        f"Budgets {', '.join(map(str, told['candidates']['trees']))}; chains of "
+        f"{', '.join(map(str, told['candidates']['chains']))}. Decoding alone; prompts are taken again "
+        f"until there are {told['fill']} for each row of a batch.",
+        "",
+        "## Is it never slower, and where is it faster?",
+        "",
+        *table([_summary(each) for each in told["summary"].values()]),
+        "",
+        *pictures,
+        "",
+        *_below(told["summary"]),
+        "## Every point (tokens/s)",
+        "",
+        *table([_point(*each) for each in _points(frame)]),
+        "",
+        *_left_out(told["left_out"]),
+        *_calibration(told["calibration"]),
+        *_live(told["live"]),
+        "All arms: `adaptive.parquet`. What was found: `adaptive.json`.",
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def _summary(each: Mapping[str, Any]) -> dict[str, str]:
+    return {
+        "Policy": literal(each["policy"]),
+        "Points": str(each["points"]),
+        "Worst": number(each["worst"], 3),
+        "Median": number(each["median"], 3),
+        "Best": number(each["best"], 3),
+        "More than 2 % below": str(len(each["below"])),
+        "Above all": str(len(each["above"])),
+    }
+
+
+def _below(summaries: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    found = [each for one in summaries.values() for each in one["below"] if each["policy"] == "cost_optimal"]
+    if "cost_optimal" not in summaries:
+        return []
+    if not found:
+        return ["`cost_optimal` is nowhere more than 2 % below the best single arm.", ""]
+    rows = [
+        {
+            "Prompts": literal(each["group"]),
+            "T": f"{each['temperature']:g}",
+            "Batch": str(each["batch_size"]),
+            "Best single arm": each["best"],
+            "Ratio": number(each["ratio"], 3),
+        }
+        for each in found
+    ]
+    return ["### Where `cost_optimal` is more than 2 % below", "", *table(rows), ""]
+
+
+def _points(frame: pd.DataFrame) -> list[tuple[tuple[Any, ...], pd.DataFrame]]:
+    return list(frame.groupby(["group", "temperature", "batch_size"], sort=False))
+
+
+def _point(where: tuple[Any, ...], mine: pd.DataFrame) -> dict[str, str]:
+    group, temperature, size = where
+    single = mine[~mine["kind"].isin(["policy", "oracle"])]
+    best = single.loc[single["tokens_per_s"].idxmax()]
+    cells = {"Prompts": literal(group), "T": f"{temperature:g}", "Batch": str(size)}
+    for kind, title in (("autoregressive", "Autoregressive"), ("chain", "Best chain"), ("tree", "Best fixed tree")):
+        own = mine[mine["kind"] == kind]
+        if own.empty:
+            cells[title] = NOTHING
+            continue
+        top = own.loc[own["tokens_per_s"].idxmax()]
+        cells[title] = number(top["tokens_per_s"], 0) + ("" if kind == "autoregressive" else f" ({int(top['nodes'])})")
+    for arm in [*mine.loc[mine["kind"] == "policy", "arm"], "oracle"]:
+        speed = float(mine.loc[mine["arm"] == arm, "tokens_per_s"].iloc[0])
+        cells[arm] = f"{number(speed, 0)} ({number(speed / float(best['tokens_per_s']), 3)})"
+    return cells
+
+
+def _left_out(left: Sequence[Mapping[str, Any]]) -> list[str]:
+    reasons = dict.fromkeys((each["batch_size"], each["reason"]) for each in left)
+    return [line for size, reason in reasons for line in (f"Batch {size} is left out: {reason}.", "")]
+
+
+def _calibration(told: Sequence[Mapping[str, Any]]) -> list[str]:
+    lines = ["## Can the drafter be believed?", ""]
+    for each in told:
+        rows = [
+            {
+                "Depth": str(depth + 1),
+                "Expected on its chain": number(each["expected"][1][depth], 0),
+                "Accepted / expected": number(each["factors"][1][depth], 2),
+                "Expected off it": number(each["expected"][0][depth], 0),
+                "Accepted / expected off it": number(each["factors"][0][depth], 2),
+            }
+            for depth in range(len(each["factors"][1]))
+        ]
+        lines += [
+            f"{literal(each['group'])}, T = {each['temperature']:g}: trees of {each['nodes']} nodes at all "
+            f"{each['anchors']} places of the texts. 1 is a drafter whose probabilities come true; a chain's later "
+            "tokens come more often than the product of their probabilities, nodes beside it less often.",
+            "",
+            *table(rows),
+            "",
+        ]
+    return lines
+
+
+def _live(told: Mapping[str, Any] | None) -> list[str]:
+    if told is None:
+        return []
+    rows = [
+        {
+            "Batch": str(point["batch_size"]),
+            "Arm": arm["arm"],
+            "Tokens/s": number(arm["tokens_per_s"], 1),
+            "Of the best single": number(arm["ratio"], 3),
+            "Spread of turns": number(arm["spread"], 3),
+            "Same text": f"{arm['same_text']}/{point['requests']}",
+            "As replayed": NOTHING if arm["as_replayed"] is None else f"{arm['as_replayed']}/{point['requests']}",
+        }
+        for point in told["points"]
+        for arm in point["arms"]
+    ]
+    return [
+        "## Decoded",
+        "",
+        f"{told['prompts']} prompts, {told['output_tokens']} tokens, T = {told['temperature']:g}; median of "
+        f"{told['turns']} turns by the {told['clock']} clock, whole answers with the reading of prompts. "
+        "*As replayed*: requests whose every round has the choice and the accepted tokens of the replay.",
+        "",
+        *table(rows),
+        "",
+    ]

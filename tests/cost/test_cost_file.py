@@ -1,0 +1,98 @@
+"""Cost files: what is stored comes back, is asked by name, and holds for one setup."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ddbench.cost import CostModel, Point, load_cost
+from ddbench.cost.file import save_cost
+from ddbench.errors import ConfigError
+
+HERE = {"device": "a card", "engine": "reference", "dtype": "float32"}
+
+
+def points(slope: float = 0.1) -> list[Point]:
+    stages = {"draft": 1.0, "build": 0.5, "verify": 3.0, "commit": 0.5}
+    return [Point(w, b, 100.0, 5 + slope * w * b, 4.0, 999.0, 3, stages) for w in (2, 9, 17) for b in (1, 2, 4)]
+
+
+@pytest.fixture
+def saved(tmp_path: Path) -> CostModel:
+    plain = [Point(1, b, 100.0, 2 + 0.2 * b, 1.0, 9.0, 3) for b in (1, 2, 4)]
+    prefill = [Point(n, 1, 0.0, 1 + 0.01 * n, 1.0, 9.0, 3) for n in (16, 64)]
+    kinds = {"ddtree": points(), "autoregressive": plain, "prefill": prefill}
+    return save_cost(tmp_path / "cost.json", HERE, kinds, {"how": "made up"})
+
+
+def test_what_is_asked(saved: CostModel) -> None:
+    assert saved.round_ms([2, 17], 4, 100).tolist() == pytest.approx([5.8, 11.8], rel=1e-3)
+    assert float(saved.autoregressive_ms(2, 100)) == pytest.approx(2.4, rel=1e-3)
+    assert float(saved.prefill_ms(40)) == pytest.approx(1.4, rel=1e-3)
+    assert float(saved.step_ms("ddtree", 9, 1, 100)) == float(saved.round_ms(9, 1, 100))
+    view = saved.at(4, 100)
+    assert np.array_equal(view.round_ms([2, 9, 17]), saved.round_ms([2, 9, 17], 4, 100))
+    assert view.autoregressive_ms() == float(saved.autoregressive_ms(4, 100))
+    with pytest.raises(ConfigError, match="cost='dflash': a kind of step that the cost file holds: autoregr"):
+        view.chain_ms(16)
+    with pytest.raises(ConfigError, match=r"batch=64.0: 1 to 4"):
+        saved.at(64, 100).round_ms(2)
+    assert float(saved.at(64, 100, extrapolate=True).round_ms(2)) > 11
+
+
+def test_the_file_has_points_fit_and_errors(tmp_path: Path, saved: CostModel) -> None:
+    data = json.loads((tmp_path / "cost.json").read_text())
+    assert data["schema"] == 1
+    tree = data["kinds"]["ddtree"]
+    assert len(tree["points"]) == len(tree["residuals"]) == len(tree["left_out"]) == 9
+    assert tree["points"][0]["stages"]["verify"] == 3.0
+    assert tree["error"]["worst_residual"] < 1e-3
+    assert saved.points["ddtree"] == tuple(points())
+    assert load_cost(tmp_path / "cost.json") == saved
+
+
+def test_another_setup_is_refused_in_one_line(saved: CostModel) -> None:
+    saved.check(HERE)
+    with pytest.raises(ConfigError) as refused:
+        saved.check({**HERE, "dtype": "bfloat16", "build": "abc"})
+    line = str(refused.value)
+    assert "dtype is float32 there and bfloat16 here" in line
+    assert "build is unknown there and abc here" in line
+    assert "\n" not in line
+    with pytest.raises(ConfigError, match="dtype is float32 there and unknown here"):
+        saved.check({name: value for name, value in HERE.items() if name != "dtype"})
+
+
+def damaged(data: dict[str, Any]) -> dict[str, Any]:
+    del data["kinds"]["ddtree"]["fit"]["tokens"]["slopes"]
+    return data
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        (lambda data: {**data, "schema": 2}, "schema 2'?: a cost file as experiment=step_cost writes it, schema 1"),
+        (lambda data: [data], "schema None"),
+        (lambda data: {k: v for k, v in data.items() if k != "source"}, "damaged"),
+        (damaged, "damaged"),
+    ],
+)
+def test_files_that_cannot_be_used(tmp_path: Path, saved: CostModel, change: Any, told: str) -> None:
+    place = tmp_path / "other.json"
+    place.write_text(json.dumps(change(json.loads((tmp_path / "cost.json").read_text()))))
+    with pytest.raises(ConfigError, match=told):
+        load_cost(place)
+
+
+def test_no_file_and_no_points(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="a cost file as experiment=step_cost writes it"):
+        load_cost(tmp_path / "none.json")
+    with pytest.raises(ConfigError, match="at least one measured point"):
+        save_cost(tmp_path / "cost.json", {}, {"ddtree": []}, {})
+    with pytest.raises(ConfigError, match="one of autoregressive, dflash, ddtree, prefill"):
+        save_cost(tmp_path / "cost.json", {}, {"eagle": points()}, {})
+    assert not (tmp_path / "cost.json").exists()

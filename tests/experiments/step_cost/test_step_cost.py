@@ -1,0 +1,187 @@
+"""``experiment=step_cost`` on random models, from evidence, and on engines that are processes (the stand-in's)."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hydra import compose, initialize_config_dir
+from omegaconf import OmegaConf
+
+import ddbench as package
+from ddbench.__main__ import conf_folder
+from ddbench.cost import load_cost
+from ddbench.errors import ConfigError
+from experiments.evidence import dummy_models
+from experiments.step_cost import sglang
+from experiments.step_cost.fleets import groups, halving
+from experiments.step_cost.grid import Step, grid
+from experiments.step_cost.run import run
+from experiments.step_cost.settings import load
+
+Make = Callable[..., dict[str, Any]]
+ROOT = Path(package.__file__).parents[1]
+STAND_IN = ROOT / "tests" / "runners" / "sglang" / "stand_in"
+SMALL = (
+    "model=tiny_untrained",
+    "engine.threads=1",
+    "sweep.nodes=[1,4]",
+    "sweep.batch_size=[1,2]",
+    "step_cost.context=[8,20]",
+    "step_cost.prefill=[6,12]",
+    "step_cost.steps=2",
+    "step_cost.repeats=2",
+)
+
+
+@pytest.fixture
+def make(tmp_path: Path) -> Make:
+    def composed(*overrides: str) -> dict[str, Any]:
+        own = ["experiment=step_cost", f"output_dir={tmp_path}", *overrides]
+        with initialize_config_dir(str(conf_folder()), version_base="1.3"):
+            config = compose("config", overrides=own)
+        plain: dict[str, Any] = OmegaConf.to_container(config, resolve=True)  # type: ignore[assignment]
+        return plain
+
+    return composed
+
+
+def test_the_reference_engine_is_measured(make: Make, tmp_path: Path) -> None:
+    summary = run(make(*SMALL), "made")
+    cost = load_cost(summary["cost"])
+    assert set(cost.fits) == {"autoregressive", "dflash", "ddtree", "prefill"}
+    tree = {(p.verify_width, p.batch, round(p.context) > 20) for p in cost.points["ddtree"]}
+    assert tree == {(w, b, long) for w in (2, 5) for b in (1, 2) for long in (False, True)}
+    assert {point.verify_width for point in cost.points["dflash"]} == {4, 8}  # 8: the whole block
+    assert all(point.n == 2 and point.low <= point.ms <= point.high for point in cost.points["ddtree"])
+    assert all(set(point.stages or ()) == {"draft", "build", "verify", "commit"} for point in cost.points["ddtree"])
+    setup = cost.fingerprint
+    assert setup["engine"] == "reference"
+    assert setup["device"].startswith("cpu: ")
+    assert setup["threads"] == "1"
+    assert len(setup["build"]) == 16
+    page = Path(summary["report"]).read_text()
+    assert "Worst left out" in page
+    assert (tmp_path / "step_cost" / "made" / "figures" / "step_cost.png").stat().st_size > 5000
+    assert summary["fit"]["ddtree"]["worst_residual"] >= summary["fit"]["ddtree"]["median_residual"]
+    with pytest.raises(ConfigError, match="a measurement is not gone on with"):
+        run(make(*SMALL), "made")
+
+
+def test_the_grid_is_whole_at_the_first_context_and_has_corners_at_others(make: Make) -> None:
+    asked = load(make("sweep.nodes=[1,4,16]", "sweep.batch_size=[1,2,4]", "step_cost.most_tokens=20"), "x")
+    steps = grid(*asked)
+    tree = [(s.verify_width, s.batch, s.context) for s in steps if s.kind == "ddtree"]
+    first = [(2, 1), (2, 2), (2, 4), (5, 1), (5, 2), (5, 4), (17, 1)]
+    assert tree[: len(first)] == [(*each, 16) for each in first]
+    assert tree[len(first) :] == [(2, 1, 256), (2, 4, 256), (17, 1, 256)]
+    cached = load(make("sweep.nodes=[1]", "sweep.batch_size=[1,2,4]", "step_cost.most_cached=300"), "x")
+    assert [s.batch for s in grid(*cached) if s.kind == "ddtree" and s.context == 256] == [1]
+
+
+@pytest.mark.parametrize(
+    ("overrides", "told"),
+    [
+        (("sweep.strategy=[eagle]",), "sweep.strategy='eagle': some of autoregressive, dflash, ddtree"),
+        (("sweep.temperature=[1.0]",), "sweep.temperature"),
+        (("host=pro6000",), "host='pro6000': local"),
+        (("step_cost.steps=0",), "step_cost.steps=0: an integer >= 1"),
+        (("step_cost.context=[]",), "step_cost.context"),
+        (("step_cost.clock=sundial",), "step_cost.clock='sundial': one of wall, cpu"),
+        (("engine=sglang", "model=tiny"), "model='tiny': qwen3_8b"),
+        (("engine=sglang", "model=qwen3_8b", "engine.flags.overlap=false"), "engine.flags.overlap=False: True"),
+        (("engine=sglang", "model=qwen3_8b", "engine.url=http://x"), "engine.url='http://x': null"),
+        (("engine=vllm", "model=tiny"), "model='tiny': qwen3_8b"),
+        (("step_cost.most_tokens=1", "sweep.strategy=[ddtree]"), "step_cost.most_tokens=1"),
+        (("sweep.depth=[16]",), "sweep.depth=16: at most 15"),
+        (("step_cost.against=nowhere.json",), "step_cost.against='nowhere.json': an evidence file, or null"),
+        (("step_cost.evidence=nowhere.json",), "step_cost.evidence='nowhere.json'"),
+        (("step_cost.evidence=docs/evidence/vllm.json",), "model='tiny': qwen3_8b"),
+        (("step_cost.evidence=docs/evidence/replay.json", "model=qwen3_8b"), "a file with round times"),
+    ],
+)
+def test_refusals_leave_nothing(
+    make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, overrides: tuple[str, ...], told: str
+) -> None:
+    monkeypatch.chdir(ROOT)
+    with pytest.raises(ConfigError) as refused:
+        run(make(*overrides), "made")
+    assert told in str(refused.value)
+    assert not list(tmp_path.glob("step_cost/made*"))
+
+
+def test_an_evidence_file_becomes_a_cost_file(make: Make) -> None:
+    """Rows are the file's own; unsteady ones, other arms and chains beyond the block are not among them."""
+    place = ROOT / "docs" / "evidence" / "vllm.json"
+    summary = run(make("model=qwen3_8b", f"step_cost.evidence={place}", "step_cost.page=false"), "made")
+    cost = load_cost(summary["cost"])
+    times = json.loads(place.read_text())["measured"]["round_ms"]
+    expected = {
+        (int(name.rpartition("_")[2]), int(batch), row["ms"])
+        for batch, rows in times.items()
+        for name, row in rows.items()
+        if name.startswith("ddtree_") and row["steady"]
+    }
+    assert {(p.verify_width, p.batch, p.ms) for p in cost.points["ddtree"]} == expected
+    assert {p.verify_width for p in cost.points["dflash"]} == {16}
+    unsteady = sum(
+        not row["steady"]
+        for rows in times.values()
+        for name, row in rows.items()
+        if name == "dflash_16" or name.startswith("ddtree_")
+    )
+    assert cost.source["left_out"].count("unsteady") == unsteady > 0
+    assert cost.fingerprint["engine_version"].startswith("vllm unknown")  # as the file says
+    assert str(place.parent) not in json.dumps(dict(cost.source))
+    refitted = run(make("model=qwen3_8b", f"step_cost.evidence={summary['cost']}", "step_cost.page=false"), "again")
+    again = load_cost(refitted["cost"])
+    assert (again.fits, again.fingerprint) == (cost.fits, cost.fingerprint)
+
+
+def test_engines_of_sglang_are_asked_in_turns(make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The stand-in decodes with the tiny pair, which stands for random weights."""
+    assets = Path(package.__file__).parent / "assets"
+
+    def tiny_pair(folder: Path) -> None:
+        shutil.copytree(assets / "target", folder / "target")
+        shutil.copytree(assets / "dflash", folder / "dflash")
+
+    monkeypatch.setenv("PYTHONPATH", str(STAND_IN))
+    monkeypatch.setattr(sglang, "write_dummy_pair", tiny_pair)
+    for name, value in {"LAYERS": 8, "KV_HEADS": 2, "HEAD": 64, "DRAFT_LAYERS": 3}.items():
+        monkeypatch.setattr(dummy_models, name, value)
+    monkeypatch.setitem(dummy_models.SHAPE, "vocab_size", 4096)
+    asked = (
+        "engine=sglang",
+        "model=tiny",
+        f"engine.python={sys.executable}",
+        "sweep.strategy=[autoregressive,ddtree]",
+        "sweep.nodes=[7]",
+        "sweep.batch_size=[1,2]",
+        "step_cost.context=[12]",
+        "step_cost.prefill=[10]",
+        "step_cost.steps=60",  # of the stand-in's tokens, of which a round keeps several
+        "step_cost.repeats=1",
+        "step_cost.page=false",
+    )
+    summary = run(make(*asked), "made")
+    cost = load_cost(summary["cost"])
+    assert summary["report"] is None
+    assert {(p.verify_width, p.batch) for p in cost.points["ddtree"]} == {(8, 1), (8, 2)}
+    assert {p.batch for p in cost.points["autoregressive"]} == {1, 2}
+    assert [p.verify_width for p in cost.points["prefill"]] == [10]
+    assert cost.fingerprint["attention_backend"] == "triton"
+    assert cost.fingerprint["engine"] == "sglang"
+
+
+def test_the_order_leaves_a_wide_range_whenever_it_ends() -> None:
+    assert halving([1, 2, 4, 8, 16, 32, 64]) == [1, 64, 8, 2, 16, 4, 32]
+    assert halving([3]) == [3]
+    steps = [Step("ddtree", 8, batch, context) for context in (16, 99) for batch in (1, 2, 4)]
+    plan = groups([*steps, Step("prefill", 9, 1, 0)], [1, 2, 4])
+    assert [(group.context, group.batch) for group in plan] == [(16, 1), (16, 4), (16, 2), (99, 1), (99, 4), (99, 2)]

@@ -1,0 +1,158 @@
+"""An engine's rounds as traces, and live rounds against their replay: what is equal, what is explained, what is not."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from made import slow_round
+
+from ddbench.decoding import Strategy
+from ddbench.plugins.sglang.dumps import Layout
+from ddbench.replay import Trace, TraceSet, replay
+from ddbench.replay.engine import Incomplete, Live, Spoken, compare, trace_of
+from ddbench.replay.trace import Key
+
+DEPTH, WORDS, PROMPT, TOKENS, K = 4, 12, 5, 30, 8
+TREE, CHAIN = Strategy("ddtree", width=3, nodes=6), Strategy("dflash")
+KEY = Key("p", 0, "made", "a", 0, 0, 0.0)
+
+
+def offers(rng: np.random.Generator, text: np.ndarray, anchors: list[int]) -> np.ndarray:
+    """Rounds at these anchors whose candidates often hold the text's next tokens."""
+    rows = np.zeros(len(anchors), dtype=Layout(DEPTH, K).record)
+    for row, anchor in zip(rows, anchors, strict=True):
+        row["position"], row["root"], row["taken"] = PROMPT + anchor, text[anchor], 1
+        for level in range(DEPTH):
+            ids = rng.permutation(WORDS)[:K]
+            right, place = text[anchor + 1 + level], int(rng.integers(0, 3))
+            ids = np.concatenate([ids[ids != right], ids[ids == right]])[: K - 1]
+            row["ids"][level] = np.insert(ids, place, right)
+            row["log_probs"][level] = -np.sort(rng.exponential(1.0, K).cumsum())
+    return rows
+
+
+@pytest.fixture
+def made() -> tuple[Spoken, np.ndarray]:
+    rng = np.random.default_rng(4)
+    text = rng.integers(0, WORDS, TOKENS + DEPTH + 4)
+    output, tail = tuple(text[:TOKENS].tolist()), tuple(text[TOKENS : TOKENS + DEPTH - 1].tolist())
+    return Spoken(KEY, PROMPT, "length", output, tail), offers(rng, text, list(range(TOKENS + 2)))
+
+
+def lived(trace: Trace, rounds: np.ndarray, strategy: Strategy) -> np.ndarray:
+    """The rounds that an engine would have had with these scores, and one beyond the end, as overlap has it."""
+    at, taken = 0, []
+    while at < trace.anchors:
+        accepted, _ = slow_round(rounds["log_probs"][at], trace.ranks[at], strategy)
+        row = rounds[at].copy()
+        row["taken"] = accepted + 1
+        taken.append(row)
+        at += accepted + 1
+    return np.stack([*taken, rounds[TOKENS]])
+
+
+def test_a_trace_is_made_of_rounds(made: tuple[Spoken, np.ndarray]) -> None:
+    spoken, rounds = made
+    trace = trace_of(spoken, rounds)
+    assert trace.anchors == TOKENS - 1
+    assert trace.disagreements is None
+    text = [*spoken.output, *spoken.tail]
+    for anchor in range(trace.anchors):
+        for level in range(DEPTH):
+            place = anchor + 1 + level
+            rank = int(trace.ranks[anchor, level])
+            assert rank == (rounds["ids"][anchor, level].tolist().index(text[place]) if place < len(text) else -1)
+
+
+@pytest.mark.parametrize("change", ["missing", "another root"])
+def test_rounds_that_are_not_the_requests_are_refused(made: tuple[Spoken, np.ndarray], change: str) -> None:
+    spoken, rounds = made
+    if change == "missing":
+        rounds = np.delete(rounds, 7)
+    else:
+        rounds["root"][3] += 1
+    with pytest.raises(Incomplete, match="p: "):
+        trace_of(spoken, rounds)
+
+
+@pytest.mark.parametrize("strategy", [TREE, CHAIN])
+def test_the_same_scores_give_the_same_rounds(made: tuple[Spoken, np.ndarray], strategy: Strategy) -> None:
+    trace = trace_of(*made)
+    traces = TraceSet.of([trace])
+    (outcome,) = replay(traces, [strategy])
+    bars = tuple(int(each) for each in outcome.histogram[0])
+    found = compare(strategy, traces, outcome, [Live(made[0].output, lived(trace, made[1], strategy), bars)])
+    assert (found["equal"], found["differences"], found["engine_counts_otherwise"]) == (True, [], 0)
+    assert found["rounds"] == found["rounds_by_own_scores"] == int(outcome.rounds[0])
+    wrong = (*bars[:-1], bars[-1] + 1)
+    found = compare(strategy, traces, outcome, [Live(made[0].output, lived(trace, made[1], strategy), wrong)])
+    assert found["engine_counts_otherwise"] == 1
+
+
+def changed(trace: Trace, rounds: np.ndarray) -> tuple[np.ndarray, int]:
+    """Scores moved as rounding would, so far that the request's counts change; and the anchor where."""
+    before = lived(trace, rounds, TREE)
+    for anchor in before["position"][:-1] - PROMPT:
+        for scale in (0.05, 0.2, 0.5):
+            other = rounds.copy()
+            other["log_probs"][anchor] *= np.float32(1.0) + np.float32(scale) * np.arange(DEPTH)[::-1, None]
+            if sorted(lived(trace, other, TREE)["taken"]) != sorted(before["taken"]):
+                return other, int(anchor)
+    raise AssertionError("no change of scores changes the counts")
+
+
+def difference(found: dict[str, Any]) -> dict[str, Any]:
+    assert (found["equal"], found["differing"]) == (False, 1)
+    (one,) = found["differences"]
+    assert one["live"] != one["replayed"]
+    return dict(one)
+
+
+def test_other_scores_explain_another_round(made: tuple[Spoken, np.ndarray]) -> None:
+    trace = trace_of(*made)
+    traces = TraceSet.of([trace])
+    other, anchor = changed(trace, made[1])
+    (outcome,) = replay(traces, [TREE])
+    found = compare(TREE, traces, outcome, [Live(made[0].output, lived(trace, other, TREE))])
+    one = difference(found)
+    assert (one["anchor"], one["explained"], found["explained"]) == (anchor, True, 1)
+    assert one["drift_nats"] > 0
+    assert found["rounds"] == found["rounds_by_own_scores"]
+
+
+def test_a_round_that_its_own_scores_do_not_give_is_not_explained(made: tuple[Spoken, np.ndarray]) -> None:
+    """A planted fault: the engine takes one token fewer than its tree held."""
+    trace = trace_of(*made)
+    traces = TraceSet.of([trace])
+    live = lived(trace, made[1], TREE)
+    number = int(np.flatnonzero(live["taken"][:-1] > 1)[0])
+    cut = int(live["position"][number]) - PROMPT
+    rest = replace_from(trace, made[1], cut, int(live["taken"][number]) - 1)
+    (outcome,) = replay(traces, [TREE])
+    found = compare(TREE, traces, outcome, [Live(made[0].output, np.concatenate([live[:number], rest]))])
+    one = difference(found)
+    assert (one["explained"], one["drift_nats"], found["explained"]) == (False, 0.0, 0)
+    assert found["rounds_by_own_scores"] == found["rounds"] - 1
+
+
+def replace_from(trace: Trace, rounds: np.ndarray, anchor: int, taken: int) -> np.ndarray:
+    """A round of that length at the anchor, and the right ones after it."""
+    first = rounds[anchor].copy()
+    first["taken"] = taken
+    begin = anchor + taken
+    part = replace(trace, log_probs=trace.log_probs[begin:], ranks=trace.ranks[begin:])
+    return np.concatenate([first[None], lived(part, rounds[begin:], TREE)[:-1]])
+
+
+def test_another_text_is_counted_apart_and_a_gap_is_no_round(made: tuple[Spoken, np.ndarray]) -> None:
+    trace = trace_of(*made)
+    traces = TraceSet.of([trace])
+    (outcome,) = replay(traces, [TREE])
+    live = lived(trace, made[1], TREE)
+    found = compare(TREE, traces, outcome, [Live((*made[0].output[:-1], 99), live)])
+    assert (found["equal"], found["other_text"], found["rounds"]) == (False, 1, 0)
+    with pytest.raises(Incomplete, match="rounds are missing"):
+        compare(TREE, traces, outcome, [Live(made[0].output, np.delete(live, 2))])
