@@ -21,6 +21,7 @@ from ddbench.storage import SCHEMA_VERSION
 
 Status = Literal["ok", "unsupported", "failed", "suspect"]
 STRATEGIES = ("autoregressive", "dflash", "eagle", "ddtree")  # in the order of a report
+POLICIES = ("cost_optimal", "cost_optimal_uncalibrated", "caddtree")  # of ddtree's budget: ddbench.adaptive.named
 FINAL_STATUSES: tuple[Status, ...] = ("ok", "unsupported", "failed", "suspect")
 
 
@@ -47,6 +48,8 @@ class Arm:
     drafter_revision: str | None
     host: str
     flags: dict[str, Any]
+    policy: str | None = None  # what chooses a ddtree's budget at every step; None: the shape is fixed
+    cost: str | None = None  # hash of the step costs that the policy reckons with
 
 
 @dataclass(frozen=True)
@@ -69,12 +72,19 @@ class Cell:
     @property
     def cell_id(self) -> str:
         """16 hex digits of the SHA-256 of the cell's canonical JSON."""
-        return content_hash(asdict(self))
+        return content_hash(self._hashed())
 
     @property
     def point_id(self) -> str:
         """Like :attr:`cell_id`, with the block of repetition left out: the blocks of one point share it."""
-        return content_hash({k: v for k, v in asdict(self).items() if k != "block"})
+        return content_hash({k: v for k, v in self._hashed().items() if k != "block"})
+
+    def _hashed(self) -> dict[str, Any]:
+        """What the ids are made of. What an arm has been able to have since later is left out where it has none, so
+        that ids stay."""
+        data = asdict(self)
+        data["arm"] = {k: v for k, v in data["arm"].items() if v is not None or k not in ("policy", "cost")}
+        return data
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> Cell:
@@ -172,6 +182,9 @@ ROUNDS = pa.schema(
         ("build_s", pa.float64()),
         ("verify_s", pa.float64()),
         ("commit_s", pa.float64()),
+        ("verify_width", pa.int32()),  # of the target's pass, shared by the sequences of the batch
+        ("choice", pa.string()),  # of a policy: tree, chain or autoregressive; null without one
+        ("nodes", pa.int32()),  # of the choice: budget or chain's depth
     ]
 )
 

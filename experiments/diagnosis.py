@@ -22,6 +22,10 @@ ADVICE: dict[str, dict[Shortage, str]] = {
         "gpu": "lower sweep.batch_size, load.max_new_tokens or sweep.nodes",
         "host": "lower sweep.batch_size, load.max_new_tokens or sweep.nodes",
     },
+    "published": {
+        "gpu": "lower load.max_new_tokens or sweep.nodes",
+        "host": "lower load.max_new_tokens or sweep.nodes",
+    },
     "vllm": {
         "gpu": "lower engine.flags.gpu_memory_utilization, engine.flags.kv_cache_gib or sweep.batch_size",
         "occupied": "end what else runs on the GPU, or lower engine.flags.gpu_memory_utilization",

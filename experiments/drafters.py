@@ -88,7 +88,7 @@ class DrafterRunner:
             try:
                 facts = self._bring_up(source)
             except EngineFailure as failure:
-                raise EngineFailure(f"drafter {source}: {failure}") from None
+                raise EngineFailure(f"drafter {source}: {failure}", failure.kind) from None
         self._to_try = []
         return facts
 

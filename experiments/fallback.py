@@ -28,7 +28,7 @@ from experiments.shapes import capacity
 from runners.base import CellOutcome
 
 COLUMNS = ["output_tokens", "rounds", "drafted", "accepted", "accept_histogram", "error"]
-EXACT = ("reference",)  # engines that never cut a draft
+EXACT = ("reference", "published")  # engines that never cut a draft
 MOST_PLAIN = 0.5  # share of a speculative arm's decode steps without a draft from which it is no longer that arm
 
 NOT_DECODED = "every answer ended with its first token: nothing was decoded"
@@ -91,6 +91,8 @@ def drafts(arm: Arm) -> tuple[int, int] | None:
     if arm.nodes is None or arm.depth is None:
         return None
     whole = min(arm.nodes, capacity(arm.strategy, arm.width, arm.depth, arm.nodes))
+    if arm.policy is not None:  # a chain may be deeper than the trees have nodes; an autoregressive step drafts nothing
+        return 0, max(whole, arm.depth)
     if arm.min_log_prob is None:
         return whole, whole
     return (min(arm.depth, whole) if arm.force_spine else 0), whole

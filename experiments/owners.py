@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import platform
 import secrets
@@ -10,6 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
+
+from runners.places import place
 
 START_FIELD = 21  # of /proc/<pid>/stat, from 0: clock ticks from the boot to the start, see proc(5)
 
@@ -48,16 +49,6 @@ class Owner:
 def this_process() -> Owner:
     """The owner that this process is, with a new token."""
     return Owner(platform.node(), place(), os.getpid(), process_start(os.getpid()) or "", secrets.token_hex(4))
-
-
-def place() -> str:
-    """Names this boot of this machine and, in a container, its PID namespace: 12 hex digits."""
-    try:
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-        told = f"{boot} {Path('/proc/self/ns/pid').readlink()}"
-    except OSError:
-        told = f"{platform.node()} {psutil.boot_time():.0f}"
-    return hashlib.sha256(told.encode()).hexdigest()[:12]
 
 
 def process_start(pid: int) -> str | None:

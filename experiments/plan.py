@@ -5,15 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from itertools import product
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ddbench.errors import ConfigError
 from ddbench.records import Arm, Cell, content_hash
+from experiments.adaptive.arms import adaptive_arms, cost_id, refuse_batch, refuse_engine
 from experiments.drafters import variants
 from experiments.engines.base import Engine
 from experiments.engines.reference import REFERENCE
 from experiments.settings import Settings
 from experiments.shapes import Shape, axes, describe_shape, drafter_of, grid
+
+if TYPE_CHECKING:
+    from ddbench.cost import CostModel
 
 
 @dataclass(frozen=True)
@@ -55,6 +59,7 @@ class Facts:
     engine: Engine = REFERENCE
     drafter_revisions: Mapping[str, str | None] = field(default_factory=dict)  # of several drafters, by source
     template_hash: str | None = None  # of the chat template's text; None: prompts are continued as they are
+    cost: CostModel | None = None  # of the steps, where a policy reckons with it
 
 
 @dataclass(frozen=True)
@@ -65,6 +70,7 @@ class _Planned:
     shape: Shape
     flags: dict[str, Any]
     unsupported: str | None
+    policy: str | None = None
 
 
 def make_plan(settings: Settings, facts: Facts) -> Plan:
@@ -95,7 +101,10 @@ def make_plan(settings: Settings, facts: Facts) -> Plan:
     cells = [
         Planned(
             _cell(settings, facts, arm, batch, temperature, block),
-            arm.unsupported or facts.engine.refuse_sampling(settings, arm.strategy, temperature),
+            arm.unsupported
+            or facts.engine.refuse_sampling(settings, arm.strategy, temperature)
+            or _refuse_batch(settings, facts.engine, batch)
+            or refuse_batch(facts.cost, arm.policy, arm.shape, batch, settings.engine.name),
         )
         for block in range(settings.load.blocks)
         for arm, batch, temperature in _ordered(arms if block % 2 == 0 else arms[::-1], settings, facts.engine)
@@ -176,7 +185,11 @@ def _arms(settings: Settings, facts: Facts, shapes: list[tuple[str, Shape]]) -> 
     flags = engine.flags(settings, shapes)
     for strategy, shape in shapes:
         reason = facts.unsupported.get(strategy) or engine.refuse(settings, strategy, shape, flags)
-        yield _Planned(strategy, shape, flags, reason)
+        if strategy != "ddtree" or None in settings.strategy.policies:
+            yield _Planned(strategy, shape, flags, reason)
+    for policy, shape in adaptive_arms(settings, shapes):
+        reason = facts.unsupported.get("ddtree") or engine.refuse(settings, "ddtree", shape, flags)
+        yield _Planned("ddtree", shape, flags, reason or refuse_engine(settings, policy), policy)
     if not settings.engine.default_arms:
         return
     own = engine.default_flags(flags)
@@ -191,6 +204,14 @@ def _ordered(arms: list[_Planned], settings: Settings, engine: Engine) -> Iterat
         yield from ((arm, batch, temperature) for arm in arms for batch, temperature in points)
     else:
         yield from ((arm, batch, temperature) for batch, temperature in points for arm in arms)
+
+
+def _refuse_batch(settings: Settings, engine: Engine, batch_size: int) -> str | None:
+    """Why the engine cannot run that many at a time; None if it can."""
+    most = engine.most_in_flight
+    if most is None or batch_size <= most:
+        return None
+    return f"the {settings.engine.name} engine decodes {most} at a time"
 
 
 def _cell(settings: Settings, facts: Facts, planned: _Planned, batch_size: int, temperature: float, block: int) -> Cell:
@@ -213,6 +234,8 @@ def _cell(settings: Settings, facts: Facts, planned: _Planned, batch_size: int, 
         drafter_revision=facts.revisions.get(name) if drafter else None,
         host=settings.host.name,
         flags={**planned.flags, **_common_flags(settings, facts)},
+        policy=planned.policy,
+        cost=cost_id(facts.cost) if planned.policy and facts.cost else None,
     )
     return Cell(
         arm=arm,

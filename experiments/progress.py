@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 
 from ddbench.records import Cell
 from ddbench.redaction import redact
@@ -13,8 +14,9 @@ from ddbench.redaction import redact
 def say(text: str) -> None:
     """A line on standard error, in the place of a brief one."""
     erase = "\r\033[K" if sys.stderr.isatty() else ""
-    sys.stderr.write(f"{erase}{redact(text)}\n")
-    sys.stderr.flush()
+    with suppress(OSError):  # a terminal that was closed
+        sys.stderr.write(f"{erase}{redact(text)}\n")
+        sys.stderr.flush()
 
 
 def warn(text: str) -> None:
@@ -24,8 +26,9 @@ def warn(text: str) -> None:
 def say_briefly(text: str) -> None:
     """A line that the next one replaces; on a terminal only, so that a refusal stays one line in a log."""
     if sys.stderr.isatty():
-        sys.stderr.write(f"\r\033[K{text}\r")
-        sys.stderr.flush()
+        with suppress(OSError):
+            sys.stderr.write(f"\r\033[K{text}\r")
+            sys.stderr.flush()
 
 
 def duration(seconds: float) -> str:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ddbench.errors import ConfigError
+from ddbench.records import FINAL_STATUSES
 from ddbench.redaction import redacted
 from experiments.interrupt import Interrupted, interruptible
 from experiments.progress import counted, say, warn
@@ -26,6 +27,9 @@ def run(config: Mapping[str, Any], run_id: str) -> dict[str, Any]:
     Raises:
         ConfigError: no such run, one without a finished cell, or a run against itself.
     """
+    computed = _computed(config.get("run"))
+    if computed is not None:
+        return computed
     folder = _finished("run", config.get("run"))
     if config.get("against") is not None:
         logged = config.get("tracking", {}).get("mode", "disabled") != "disabled"
@@ -33,6 +37,22 @@ def run(config: Mapping[str, Any], run_id: str) -> dict[str, Any]:
     tracking = build(TrackingSettings, config.get("tracking", {}), "tracking")
     with tracker(tracking, folder) as recorder:
         return summarise(folder, build(ReportSettings, config.get("report", {}), "report"), recorder)
+
+
+def _computed(given: object) -> dict[str, Any] | None:
+    """The page of a prediction or of a step cost, built again; None for any other folder: these two have no cells."""
+    folder = Path(given) if isinstance(given, str) else Path()
+    if (folder / "predicted.json").is_file():
+        from reports.predicted import write_prediction
+
+        page = write_prediction(folder)
+    elif (folder / "cost.json").is_file():
+        from experiments.step_cost.page import write_page
+
+        page = write_page(folder, folder / "cost.json")
+    else:
+        return None
+    return {"run": str(folder), "report": str(page), "results": None, "cells": dict.fromkeys(FINAL_STATUSES, 0)}
 
 
 def _finished(key: str, given: object) -> RunFolder:

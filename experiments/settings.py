@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from ddbench.errors import ConfigError
-from ddbench.records import STRATEGIES
+from ddbench.records import POLICIES, STRATEGIES
 from ddbench.redaction import is_secret
+from experiments.fault_settings import FaultSettings
 from experiments.hosts import hosts_of
+from experiments.ranges import require as _require
 from experiments.typed import build
 from runners.hosts.config import HostConfig, check_lists
 from runners.telemetry_settings import TelemetrySettings
@@ -37,7 +39,7 @@ class CostSettings:
 
 @dataclass(frozen=True)
 class EngineSettings:
-    name: Literal["reference", "sglang", "vllm"]
+    name: Literal["reference", "sglang", "vllm", "published"]
     device: str
     dtype: Literal["float32", "bfloat16"]
     threads: int | None
@@ -50,12 +52,17 @@ class EngineSettings:
     start_timeout_s: float = 1800.0
     default_arms: bool = False
     stall_timeout_s: float = 600.0
+    checkout: str | None = None  # of the published implementation
 
     def __post_init__(self) -> None:
         _require("engine.device", [self.device], re.compile(r"cpu|cuda(:\d+)?").fullmatch, "cpu, cuda or cuda:<index>")
-        _require("engine.threads", [self.threads], _null_or_positive, "an integer >= 1, or null")
-        allowed = "null: the reference engine runs in this environment"
-        _require("engine.python", [self.python], lambda v: v is None or self.name != "reference", allowed)
+        _require("engine.threads", [self.threads], lambda v: v is None or 1 <= v <= 1024, "from 1 to 1024, or null")
+        for name in ("python", "url", "port") if self.name in ("reference", "published") else ():
+            allowed = f"null: the {self.name} engine runs in this environment, and is no server"
+            _require(f"engine.{name}", [getattr(self, name)], lambda v: v is None, allowed)
+        elsewhere = "null: engine=published runs a checkout. A branch of SGLang or vLLM is installed in an environment"
+        allowed = f"{elsewhere} of its own, and engine.python names that (docs/rivals.md)"
+        _require("engine.checkout", [self.checkout], lambda v: v is None or self.name == "published", allowed)
         for name in ("timeout_s", "start_timeout_s", "stall_timeout_s"):
             _require(f"engine.{name}", [getattr(self, name)], lambda v: 0 < v < math.inf, "seconds > 0")
         ports = "a port from 1 to 65535, or null for any free one"
@@ -70,9 +77,17 @@ class StrategySettings:
     names: tuple[str, ...]
     force_spine: bool
     min_log_prob: float | None
+    policies: tuple[str | None, ...] = (None,)  # of ddtree; None: the shapes of the grid, as they are
+    cost: str | None = None  # a cost file (experiment=step_cost), for policies
 
     def __post_init__(self) -> None:
         _require("strategy.min_log_prob", [self.min_log_prob], lambda v: v is None or v <= 0, "a number <= 0, or null")
+        known = f"null (the shapes of the grid), {' or '.join(POLICIES)}"
+        _require("strategy.policies", self.policies or ("none",), lambda v: v is None or v in POLICIES, known)
+        chosen = [policy for policy in self.policies if policy is not None]
+        if chosen and (self.force_spine or self.min_log_prob is not None):
+            name = "force_spine" if self.force_spine else "min_log_prob"
+            raise ConfigError(f"strategy.{name}", getattr(self, name), f"not with {chosen[0]}: one open build is cut")
 
 
 @dataclass(frozen=True)
@@ -228,8 +243,10 @@ class LoadSettings:
     gaps: bool = True  # whether the autoregressive arm at temperature 0 is asked for its best two tokens, unmeasured
 
     def __post_init__(self) -> None:
-        for name in ("max_new_tokens", "repeats", "blocks", "warmup_tokens"):
+        for name in ("max_new_tokens", "warmup_tokens"):
             _require(f"load.{name}", [getattr(self, name)], lambda v: v >= 1, "an integer >= 1")
+        for name in ("repeats", "blocks"):
+            _require(f"load.{name}", [getattr(self, name)], lambda v: 1 <= v <= 10_000, "an integer from 1 to 10000")
         _require("load.top_p", [self.top_p], lambda v: 0 < v <= 1, "a number in (0, 1]")
         _require("load.top_k", [self.top_k], lambda v: v >= 0, "an integer >= 0 (0: no limit)")
         fits = (lambda v: v is None) if self.kind == "closed" else (lambda v: v is not None and 0 < v < math.inf)
@@ -258,28 +275,6 @@ class ReportSettings:
 
 
 @dataclass(frozen=True)
-class FaultSettings:
-    """What is done when something breaks, and when several processes work in one run folder (docs/faults.md)."""
-
-    retries: int = 1
-    retry_wait_s: float = 5.0
-    heartbeat_s: float = 10.0
-    stale_s: float = 120.0
-    wait: bool = True
-    gpu_wait_s: float = 43200.0
-    host_wait_s: float = 1800.0
-
-    def __post_init__(self) -> None:
-        _require("faults.gpu_wait_s", [self.gpu_wait_s], lambda v: v >= 0, "seconds >= 0")
-        _require("faults.host_wait_s", [self.host_wait_s], lambda v: v >= 0, "seconds >= 0")
-        _require("faults.retries", [self.retries], lambda v: v >= 0, "an integer >= 0")
-        _require("faults.retry_wait_s", [self.retry_wait_s], lambda v: v >= 0, "seconds >= 0")
-        _require("faults.heartbeat_s", [self.heartbeat_s], lambda v: v > 0, "seconds > 0")
-        allowed = "seconds, at least three times faults.heartbeat_s"
-        _require("faults.stale_s", [self.stale_s], lambda v: v >= 3 * self.heartbeat_s, allowed)
-
-
-@dataclass(frozen=True)
 class SweepSettings:
     """The axes of the grid, each without duplicates and in the order given."""
 
@@ -300,7 +295,7 @@ class SweepSettings:
         _require("sweep.depth", self.depth, _null_or_positive, "an integer >= 1, or null for the whole block")
         _require("sweep.nodes", self.nodes, lambda v: v >= 1, "an integer >= 1")
         _require("sweep.batch_size", self.batch_size, lambda v: v >= 1, "an integer >= 1")
-        _require("sweep.temperature", self.temperature, lambda v: 0 <= v < math.inf, "a number >= 0 (0 is greedy)")
+        _require("sweep.temperature", self.temperature, lambda t: t == 0 or 0.001 <= t <= 1e3, "0, or 0.001 to 1000")
 
 
 @dataclass(frozen=True)
@@ -389,9 +384,3 @@ def _refuse_secrets(flags: Mapping[str, Any]) -> None:
 
 def _null_or_positive(value: int | None) -> bool:
     return value is None or value >= 1
-
-
-def _require(key: str, values: Iterable[Any], holds: Any, allowed: str) -> None:
-    for value in values:
-        if not holds(value):
-            raise ConfigError(key, list(value) if isinstance(value, tuple) else value, allowed)

@@ -18,7 +18,15 @@ import yaml
 from ddbench.errors import ConfigError
 from ddbench.records import FINAL_STATUSES, Cell, CellStatus, content_hash
 from ddbench.redaction import redact, redact_files
-from ddbench.storage import SCHEMA_VERSION, NewerSchema, check_version, damaged, sync_tree, write_whole
+from ddbench.storage import (
+    SCHEMA_VERSION,
+    NewerSchema,
+    check_version,
+    damaged,
+    schema_version,
+    sync_tree,
+    write_whole,
+)
 from experiments.claims import Claims
 from experiments.owners import Owner
 from experiments.plan import Dropped, Planned
@@ -217,7 +225,11 @@ class RunFolder:
         return next((name for name in names if not self._is_whole(folder / name)), None)
 
     def _is_whole(self, table: Path) -> bool:
-        """Whether a table can be read to its end; read once, as long as the file does not change."""
+        """Whether a table can be read to its end; read once, as long as the file does not change.
+
+        Raises:
+            ConfigError: a later version of ddbench stored it.
+        """
         try:
             stat = table.stat()
         except OSError:
@@ -226,6 +238,7 @@ class RunFolder:
         if self._whole.get(table) != stamp:
             if damaged(table):
                 return False
+            _refuse_newer(self.path, table, schema_version(table))
             self._whole[table] = stamp
         return True
 
@@ -243,14 +256,17 @@ def _final_status(folder: Path) -> str | None:
     data = _read_json(path)
     if not isinstance(data, dict):
         return None
-    try:
-        check_version(path, data.get("schema"))
-    except NewerSchema as error:
-        raise ConfigError(
-            "run", str(folder.parent.parent), f"a run with schemas up to {SCHEMA_VERSION}; {error}"
-        ) from None
+    _refuse_newer(folder.parent.parent, path, data.get("schema"))
     status = data.get("status")
     return status if status in FINAL_STATUSES else None
+
+
+def _refuse_newer(run: Path, file: Path, version: object) -> None:
+    """Raises ConfigError for a version that this one does not know."""
+    try:
+        check_version(file, version)
+    except NewerSchema as error:
+        raise ConfigError("run", str(run), f"a run with schemas up to {SCHEMA_VERSION}; {error}") from None
 
 
 def _is_cell(folder: Path) -> bool:

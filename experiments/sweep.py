@@ -15,12 +15,14 @@ from typing import TYPE_CHECKING, Any
 from ddbench.errors import ConfigError
 from ddbench.redaction import redacted
 from experiments import hosts
+from experiments.adaptive.arms import check_setup, cost_of
 from experiments.asked import Asked, ChangingRunner, asked_of, plan_of, recorded
 from experiments.cells import DiskFull, Rules, Todo, run_cells
 from experiments.changes import differing_keys
 from experiments.diagnosis import DISK_FULL
 from experiments.drafters import DrafterRunner, kinds, resolve_each, variants
 from experiments.engines import engine_of
+from experiments.engines.published import published_options
 from experiments.estimate import estimate, server_starts
 from experiments.hosts import claimed
 from experiments.interrupt import Interrupted, interruptible
@@ -33,7 +35,7 @@ from experiments.report import summarise, tracker
 from experiments.roofline import UNKNOWN, roofline
 from experiments.settings import Settings, load_settings
 from experiments.shapes import drafter_of
-from experiments.starting import started
+from experiments.starting import answered, started
 from experiments.store import RunFolder
 from experiments.template import template_hash
 from experiments.turns import Sharing, placed
@@ -64,7 +66,7 @@ def _run(config: Mapping[str, Any], settings: Settings) -> dict[str, Any]:
     faults = settings.faults
     path = Path(settings.output_dir) / settings.name / settings.run_id
     folder = RunFolder(path, faults.heartbeat_s, faults.stale_s)
-    files, facts = _facts(settings)
+    files, facts = answered(lambda: _facts(settings), faults, _outage(settings))
     asked = asked_of(settings, facts, folder)
     plan = plan_of(asked, facts)
     if settings.dry_run:
@@ -154,6 +156,7 @@ def _facts(settings: Settings) -> tuple[ModelFiles | None, Facts]:
         engine=engine_of(settings.engine.name),
         drafter_revisions=drafter_revisions,
         template_hash=template_hash(model.template, files),
+        cost=cost_of(settings),
     )
 
 
@@ -209,6 +212,8 @@ def _runner(
         stall_s=engine.stall_timeout_s,
         start_s=engine.start_timeout_s,
         telemetry=settings.telemetry,
+        cost=facts.cost,
+        published=published_options(settings),
     )
     if not settings.drafters:
         return facts.engine.runner(spec)
@@ -256,6 +261,8 @@ def _measure(
                 for warning in (environment.get("engine_warning"), *environment["host_warnings"]):
                     if warning:
                         warn(warning)
+                if facts.cost is not None:
+                    check_setup(facts.cost, settings, facts.engine_version, environment)
                 asked, told = recorded(asked, runner, facts, folder)
                 environment |= told
                 runner = runner if len(asked) == 1 else ChangingRunner(runner, asked, facts)
@@ -286,9 +293,11 @@ def _measure(
                 raise
             return _broken_off(f"{folder.path}: {error.strerror}")
         finally:
-            if runner is not None:
-                runner.stop()
-            folder.close()
+            try:
+                if runner is not None:
+                    runner.stop()
+            finally:
+                folder.close()
     return Ended() if stop.asked is None else Ended(stop.asked, f"{stop.asked}: the running cell was finished")
 
 

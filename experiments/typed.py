@@ -11,6 +11,7 @@ from ddbench.errors import ConfigError
 
 T = TypeVar("T")
 
+LARGEST = 2**63
 _NAMES = {int: "an integer", float: "a number", str: "a text", bool: "true or false"}
 
 
@@ -73,4 +74,6 @@ def _convert(value: Any, hint: Any, key: str) -> Any:
         return float(value)
     if type(value) is not hint:
         raise ConfigError(key, value, _NAMES.get(hint, hint.__name__))
+    if hint is int and abs(value) >= LARGEST:
+        raise ConfigError(key, value, "an integer of less than 64 bits, which tables can hold")
     return value

@@ -7,11 +7,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
+from ddbench.errors import Broken
 from ddbench.records import Cell, Status
 from runners.telemetry_settings import TelemetrySettings
 
 if TYPE_CHECKING:
+    from ddbench.cost import CostModel
     from runners.hosts.config import HostConfig
+    from runners.published.options import PublishedOptions
 
 # What failed, where it was not the arm itself: "start" the engine did not come up, "died" it ended by itself, "lost"
 # the connection to it or its host, "hang" it made no progress, "disk" no space is left, "memory" it had too little,
@@ -110,6 +113,8 @@ class ServerSpec:
     start_s: float = 1800.0
     host: HostConfig | None = None  # where the engine runs; None: here
     telemetry: TelemetrySettings = field(default_factory=TelemetrySettings)
+    cost: CostModel | None = None  # of the steps, for arms with a policy
+    published: PublishedOptions | None = None  # the published implementation decodes, not the reference engine
 
 
 @dataclass(frozen=True)
@@ -148,7 +153,7 @@ class CellOutcome:
     cooling_s: float | None = None
 
 
-class EngineFailure(Exception):
+class EngineFailure(Broken):
     """The engine died, hung or could not start: the text says how, ``kind`` what it was."""
 
     kind: FailureKind = "died"

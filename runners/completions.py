@@ -27,6 +27,7 @@ class TokenRequest:
     ignore_eos: bool = False
     stop_ids: tuple[int, ...] = ()
     gaps: bool = False  # asks for the two best tokens of every step; slower, so never of a request that is measured
+    name: str = ""  # what the engine is to call it, where its records of it are read; "": as it likes
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,8 @@ ENGINES = {
 }
 # By engine: a feature, and the file and word that show it.
 FEATURES = {"vllm": {"per_request_metrics": ("config/observability.py", "per_request_spec_decode_metrics")}}
-HASHED = ("errors.py", "plugins", "tree")  # of the package ddbench: what runs inside an engine
+# Of the package ddbench: what runs inside an engine.
+HASHED = ("__init__.py", "errors.py", "redaction.py", "adaptive", "cost", "plugins", "tree")
 
 
 def main() -> None:
@@ -85,7 +86,7 @@ def plugin_hash(root: Path) -> str | None:
     digest = hashlib.sha256()
     for part in HASHED:
         place = root / part
-        for path in sorted(place.rglob("*.py")) if place.is_dir() else [place]:
+        for path in sorted(place.rglob("*.py")) if place.is_dir() else [place] if place.is_file() else []:
             digest.update(f"{path.relative_to(root).as_posix()}\0".encode())
             digest.update(path.read_bytes())
     return digest.hexdigest()[:16]

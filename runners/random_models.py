@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
+
+from runners.base import ModelFiles
 
 VOCAB, HIDDEN, LAYERS, HEADS, KV_HEADS, HEAD_DIM, FEED_FORWARD = 320, 64, 4, 2, 1, 64, 128
 END_TOKEN, MASK_TOKEN = 256, 257
@@ -19,6 +21,15 @@ class RandomPair:
     target: Path
     dflash: Path
     eagle: Path
+
+
+def with_random(model: ModelFiles, scratch: Path, context_length: int) -> ModelFiles:
+    """The files of a model; those of a random one are written into ``scratch``."""
+    if model.random_seed is None:
+        return model
+    made = write_random_pair(scratch, model.random_seed, context_length)
+    dflash, eagle = model.dflash and str(made.dflash), model.eagle and str(made.eagle)
+    return replace(model, target=str(made.target), dflash=dflash, eagle=eagle)
 
 
 def write_random_pair(folder: Path, seed: int, context_length: int) -> RandomPair:

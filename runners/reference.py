@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from ddbench.errors import ConfigError
+from ddbench.redaction import redact
 from runners.base import Answers, CellJob, CellOutcome, EngineFailure, NewPrompts, Prompt, ServerSpec
 from runners.engine_log import last_lines, read_tail
 from runners.hosts import LOCAL, Host, HostConfig, host_of
@@ -58,24 +59,17 @@ def _versions_on(host: Host) -> dict[str, str]:
     return found
 
 
-def unsupported(*, attention: str) -> str | None:
-    """Why this engine cannot run a model, whatever the strategy; None if it can."""
-    if attention != "full":
-        return (
-            "the reference engine runs full attention only: siblings of a tree would share a hybrid's recurrent state"
-        )
-    return None
-
-
 class ReferenceRunner:
     """Drives :mod:`runners.worker` in a child process; see :class:`runners.base.Runner`.
 
-    What the engine prints while it starts goes to a temporary file, which a failed start leaves behind.
+    What the engine prints while it starts goes to a temporary file. A failed start leaves it behind, without secrets,
+    until a later one succeeds.
     """
 
     def __init__(self, spec: ServerSpec) -> None:
         self.spec = spec
         self._log: Path | None = None
+        self._kept: list[Path] = []  # of starts that failed
         self._link: Link | None = None
 
     def start(self) -> dict[str, Any]:
@@ -86,15 +80,18 @@ class ReferenceRunner:
         self._link = self._open(self._log)
         kind, *rest = self._starting()
         if kind == "ready":
+            while self._kept:
+                self._kept.pop().unlink(missing_ok=True)
             facts: dict[str, Any] = rest[0]
             return facts
-        if kind == "refused":
+        if kind in ("refused", "busy"):
             self.stop()
-            raise ConfigError(*rest)
+            if kind == "refused":
+                raise ConfigError(*rest)
+            raise EngineFailure(f"the engine got no GPU (host.share_gpus): {rest[0]}", "busy")
         kept, self._log = self._log, None
         self.stop()
-        with kept.open("a", encoding="utf-8") as stream:
-            stream.write(rest[0])
+        self._keep(kept, rest[0])
         raise EngineFailure(f"the engine did not start: {rest[0].strip().splitlines()[-1]} (see {kept})", "start")
 
     def run_cell(self, job: CellJob, on_progress: Callable[[int, int], None]) -> CellOutcome:
@@ -102,10 +99,19 @@ class ReferenceRunner:
             self.start()
         link = self._link
         assert link is not None
-        deadline = time.monotonic() + self.spec.timeout_s
+        deadline, heard = time.monotonic() + self.spec.timeout_s, False
         self._send(link.job(job))
         while True:
-            kind, *rest = self._receive(min(deadline - time.monotonic(), self.spec.stall_s))
+            left_s = deadline - time.monotonic()
+            message = self._message(min(left_s, self.spec.stall_s))
+            if message is None:
+                self.stop()
+                if heard and left_s < self.spec.stall_s:  # slow, which another try would be too
+                    within = f"{self.spec.timeout_s:g} s (engine.timeout_s)"
+                    return CellOutcome("failed", f"the cell was not done within {within}, though tokens came")
+                raise self._silence(left_s)
+            heard = True
+            kind, *rest = message
             if kind == "alive":
                 continue
             if kind == "done":
@@ -155,6 +161,7 @@ class ReferenceRunner:
         except EngineFailure as failure:
             timeout = failure.kind == "hang"
             what = f"it was not ready in {self.spec.start_s:g} s" if timeout else str(failure)
+            self._keep(kept)
             last = last_lines(read_tail(kept))
             kind = failure.kind if failure.kind == "lost" else "start"
             raise EngineFailure(
@@ -162,6 +169,11 @@ class ReferenceRunner:
             ) from None
         self._log = kept
         return message
+
+    def _keep(self, log: Path, more: str = "") -> None:
+        """The log of a start that failed, with what else there is to say, and without secrets."""
+        log.write_text(redact(log.read_text(encoding="utf-8", errors="replace") + more), encoding="utf-8")
+        self._kept.append(log)
 
     def _send(self, message: object) -> None:
         """Raises EngineFailure when the process is gone."""
@@ -175,17 +187,25 @@ class ReferenceRunner:
 
     def _receive(self, timeout_s: float) -> tuple[Any, ...]:
         """The next message. Raises EngineFailure when the process is gone or silent for too long."""
+        message = self._message(timeout_s)
+        if message is None:
+            self.stop()
+            raise self._silence(timeout_s)
+        return message
+
+    def _message(self, timeout_s: float) -> tuple[Any, ...] | None:
+        """The same, None if none comes in time."""
         assert self._link is not None
         try:
-            message = self._link.receive(timeout_s)
+            return self._link.receive(timeout_s)
         except (EOFError, OSError):
             failure = self._link.death()
             self.stop()
             raise failure from None
-        if message is not None:
-            return message
-        self.stop()
+
+    def _silence(self, timeout_s: float) -> EngineFailure:
+        """Of an engine that was to say something within ``timeout_s`` seconds."""
         if timeout_s >= self.spec.stall_s:
             said = f"no token for {self.spec.stall_s:g} s (see engine.stall_timeout_s)"
-            raise EngineFailure(f"the engine hangs: {said}", "hang")
-        raise EngineFailure("no answer from the engine in time (see engine.timeout_s)", "hang")
+            return EngineFailure(f"the engine hangs: {said}", "hang")
+        return EngineFailure("no answer from the engine in time (see engine.timeout_s)", "hang")

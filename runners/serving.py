@@ -7,11 +7,13 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from ddbench.errors import ConfigError
 from ddbench.records import Arm, content_hash
-from runners import engine_log
+from runners import engine_log, environments
 from runners.attached import AttachedServer
 from runners.base import EngineFailure, ModelFiles, ServerSpec
 from runners.hosts import LOCAL, host_of
+from runners.probing import EngineEnvironment
 from runners.server import Server, ServerCommand
 
 AnyServer = Server | AttachedServer
@@ -31,6 +33,7 @@ class Serving(ABC):
         self.model_name = ""
         self.facts: dict[str, Any] = {}
         self.log: Path | None = None
+        self._environment: EngineEnvironment | None = None  # None: a server that runs already
         self._scratch = scratch
         self._server: AnyServer | None = None
         self._arm: str | None = None  # as a hash
@@ -112,6 +115,18 @@ class Serving(ABC):
         if problem is not None:
             self.say(problem)
 
+    def _check_plugin(self) -> None:
+        """Somebody may have put another plug-in there since the last start. Raises EngineFailure."""
+        environment = self._environment
+        if environment is None:
+            return
+        engine, python = environment.ENGINE, environment.python
+        try:
+            facts = environments.ask(self.host, engine, python)
+            environments.check_plugin(self.host, engine, self.spec.device, python, facts)
+        except ConfigError as error:
+            raise EngineFailure(str(error), "hopeless") from None
+
     def _attach(self, arm: Arm) -> AttachedServer:
         assert self.options.url is not None
         self._server = server = AttachedServer(self.options.url)
@@ -121,6 +136,8 @@ class Serving(ABC):
         return server
 
     def _start(self, arm: Arm) -> Server:
+        if "ddtree" in self.options.strategies:
+            self._check_plugin()
         command = self.command(arm)
         self._starts += 1
         self.log, self._mark = self._scratch / f"server-{self._starts}.log", 0

@@ -29,15 +29,18 @@ def write_tables(
     measured: Sequence[Measured],
     samples: Sequence[Sample],
     gaps: Sequence[Gaps | None] | None = None,
+    unmeasured: Sequence[str] = (),
 ) -> None:
     """Writes requests.parquet, rounds.parquet and telemetry.parquet of a cell of the reference engine.
 
-    ``gaps``: ``output_gaps`` of each request, None where they were not gathered.
+    ``gaps``: ``output_gaps`` of each request, None where they were not gathered. ``unmeasured``: columns of
+    rounds.parquet that are null.
     """
     requests = [_request(cell, *item) for item in measured]
     for row, found in zip(requests, gaps or [None] * len(requests), strict=True):
         row["output_gaps"] = found
-    rounds = [row for item in measured for row in _rounds(cell, *item)]
+    unknown = dict.fromkeys(unmeasured)
+    rounds = [row | unknown for item in measured for row in _rounds(cell, *item)]
     write_rows(folder, cell, requests, rounds, samples)
 
 

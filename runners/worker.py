@@ -1,9 +1,9 @@
 """The process in which the reference engine lives: loads the pair, then measures the cells it is sent.
 
-Messages to the parent are tuples: ``("ready", facts)``, ``("refused", key, value, allowed)``, ``("crashed", text)``,
-``("progress", done, all)``, ``("alive",)`` while tokens come, ``("done", CellOutcome)``, ``("asked", facts)``,
-``("texts", texts)``. From the parent come :class:`CellJob`, :class:`NewPrompts` and :class:`Answers` values; the end of
-the pipe ends the process.
+Messages to the parent are tuples: ``("ready", facts)``, ``("refused", key, value, allowed)``, ``("busy", text)``,
+``("crashed", text)``, ``("progress", done, all)``, ``("alive",)`` while tokens come, ``("done", CellOutcome)``,
+``("asked", facts)``, ``("texts", texts)``. From the parent come :class:`CellJob`, :class:`NewPrompts` and
+:class:`Answers` values; the end of the pipe ends the process.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import traceback
 from dataclasses import replace
 from multiprocessing import parent_process
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import ddbench
 from ddbench.errors import ConfigError
@@ -31,16 +31,27 @@ from runners.base import Answers, CellJob, CellOutcome, ModelFiles, NewPrompts, 
 from runners.devices import gpus_of
 from runners.gpu_locks import names_of
 from runners.hosts import agent
-from runners.hosts.local import lock_folder
 from runners.machine import version
+from runners.passing_trouble import passing_trouble
 from runners.prompts import Encoder, Tokenized, lengths, plain_texts, stop_ids
+from runners.random_models import with_random
 from runners.tables import Measured, write_tables
 from runners.telemetry import Telemetry, open_source, wait_until_cool
 from runners.telemetry.outcome import noted
 
+if TYPE_CHECKING:
+    from ddbench.adaptive import Adaptive
+    from ddbench.cost import CostModel
+    from ddbench.decoding import Generation, ModelPair
+    from ddbench.records import Arm
+
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 ALIVE_S = 0.5  # between two signs of life
-ENGINE_SOURCE = ("decoding", "drafters", "tree")  # packages of ddbench
+ENGINE_SOURCE = ("adaptive", "decoding", "drafters", "tree")  # packages of ddbench
+
+
+class GpuBusy(Exception):
+    """Another engine of ddbench holds the GPU: the text says which, and whose it is."""
 
 
 class Connection(Protocol):
@@ -61,9 +72,12 @@ def serve(connection: Connection, spec: ServerSpec, log: str | None) -> None:
         _redirect(Path(log))
     try:
         _take_gpu(spec)
-        engine = Engine(spec)
+        engine = _engine(spec)
     except ConfigError as error:
         connection.send(("refused", error.key, error.value, error.allowed))
+        return
+    except GpuBusy as busy:
+        connection.send(("busy", str(busy)))
         return
     except Exception:  # noqa: BLE001  whatever it is, the parent must hear of it
         connection.send(("crashed", traceback.format_exc()))
@@ -84,12 +98,25 @@ def serve(connection: Connection, spec: ServerSpec, log: str | None) -> None:
             connection.send(("texts", plain_texts(engine.pair.tokenizer, job.token_ids)))
 
 
+def _engine(spec: ServerSpec) -> Engine:
+    """The built-in engine, or the published implementation in its place. Raises ConfigError as :class:`Engine`."""
+    if spec.published is None:
+        return Engine(spec)
+    from runners.published.engine import PublishedEngine
+
+    return PublishedEngine(spec)
+
+
 class Engine:
     """A loaded model pair with its tokenised prompts.
+
+    ``unmeasured``: columns of rounds.parquet that it does not know, which are null.
 
     Raises:
         ConfigError: a model that cannot be loaded or does not fit its config, or a prompt longer than the context.
     """
+
+    unmeasured: tuple[str, ...] = ()
 
     def __init__(self, spec: ServerSpec) -> None:
         import torch
@@ -98,7 +125,7 @@ class Engine:
         if spec.threads is not None:
             torch.set_num_threads(spec.threads)
         with tempfile.TemporaryDirectory(prefix="ddbench-") as scratch:
-            self.pair = _load(spec, Path(scratch))
+            self.pair = self._loaded(Path(scratch))
         _check_against_config(spec.model, self.pair)
         tokenizer = self.pair.tokenizer
         self.stop_ids = frozenset() if spec.ignore_eos else stop_ids(tokenizer, self.pair.target.generation_config)
@@ -109,6 +136,19 @@ class Engine:
         self.cuda = self.pair.device.type == "cuda"
         self.gpu = torch.cuda.get_device_name(self.pair.device) if self.cuda else None
         self.build = source_hash(Path(ddbench.__file__).parent)
+
+    def _loaded(self, scratch: Path) -> ModelPair:
+        """The pair. ``scratch``: a folder that is gone when this returns."""
+        made = with_random(self.spec.model, scratch, self.spec.context_length)
+        pair: ModelPair = _load(replace(self.spec, model=made))
+        return pair
+
+    def _decode(self, job: CellJob, strategy: Any, requests: list[Any], **asked: Any) -> list[Generation]:
+        """:func:`ddbench.decoding.decode` as it is; the place where another implementation decodes instead."""
+        from ddbench.decoding import decode
+
+        graphs = job.cell.arm.flags.get("cuda_graphs") is True
+        return decode(self.pair, strategy, requests, job.cell.batch_size, graphs=graphs, **asked)
 
     def facts(self) -> dict[str, Any]:
         import torch
@@ -149,10 +189,11 @@ class Engine:
     def _measure(self, job: CellJob, connection: Connection) -> CellOutcome:
         import torch
 
-        from ddbench.decoding import Strategy, decode
+        from ddbench.decoding import Strategy
 
         arm = job.cell.arm
         strategy = Strategy(arm.strategy, arm.width, arm.depth, arm.nodes, arm.force_spine, arm.min_log_prob)
+        adaptive = adaptive_of(arm, self.spec.cost, self.pair)
         gc.collect()
         if self.cuda:
             torch.cuda.empty_cache()
@@ -163,7 +204,8 @@ class Engine:
         warmup = [self.warmup[index % len(self.warmup)] for index in range(batch)]
         clock = time.perf_counter()
         ticking = Ticking(connection)
-        decode(self.pair, strategy, self._requests(job.cell, warmup, 0, job.warmup_tokens), batch, clock=ticking)
+        warm = self._requests(job.cell, warmup, 0, job.warmup_tokens)
+        self._decode(job, strategy, warm, clock=ticking, adaptive=adaptive)
         _log(
             f"{strategy}: {batch} warm-up requests of {job.warmup_tokens} tokens in {time.perf_counter() - clock:.3f} s"
         )
@@ -182,14 +224,14 @@ class Engine:
 
         clock = time.perf_counter()
         with Telemetry(gpus, self.spec.telemetry.interval_s) as telemetry:
-            generations = decode(self.pair, strategy, requests, batch, clock=ticking, on_finish=finished)
+            generations = self._decode(job, strategy, requests, clock=ticking, on_finish=finished, adaptive=adaptive)
         _log(f"{len(requests)} requests, {batch} in flight, in {time.perf_counter() - clock:.3f} s")
         measured: list[Measured] = [
             (item.prompt, repeat, generation) for (item, repeat), generation in zip(todo, generations, strict=True)
         ]
         peak = torch.cuda.max_memory_allocated(self.pair.device) / 2**30 if self.cuda else telemetry.peak_rss_gib
         found = self._gaps(measured, ticking) if gaps.wanted(self.spec, job.cell) else None
-        write_tables(job.folder, job.cell, measured, telemetry.samples, found)
+        write_tables(job.folder, job.cell, measured, telemetry.samples, found, self.unmeasured)
         status, reason = judge(arm.strategy, measured)
         return noted(CellOutcome(status, reason, self.gpu, peak, self.build), start)
 
@@ -221,6 +263,20 @@ class Engine:
         ]
 
 
+def adaptive_of(arm: Arm, cost: CostModel | None, pair: ModelPair) -> Adaptive | None:
+    """What an arm's policy is given; None for an arm without one."""
+    if arm.policy is None:
+        return None
+    from ddbench.adaptive import Adaptive, MeasuredCosts, policy_of, usual_candidates
+
+    if cost is None:
+        raise ConfigError("strategy.cost", None, f"a cost file, which {arm.policy} reckons with")
+    assert pair.dflash is not None
+    longest = pair.dflash.config.max_depth
+    candidates = usual_candidates(arm.nodes or longest, arm.depth or longest)
+    return Adaptive(policy_of(arm.policy), candidates, MeasuredCosts(cost))
+
+
 class Ticking:
     """The clock that decoding reads in every round; the parent hears of it now and then, as a sign of progress."""
 
@@ -239,7 +295,8 @@ def _take_gpu(spec: ServerSpec) -> None:
     """Lets torch see the GPUs of ``host.gpus`` alone, and locks the one that is used until this process ends.
 
     Raises:
-        ConfigError: another engine of ddbench holds it.
+        GpuBusy: another engine of ddbench holds it.
+        ConfigError: there is no such GPU among those that may be used.
     """
     host = spec.host
     gpus = gpus_of(spec.device, 1, host)
@@ -248,9 +305,9 @@ def _take_gpu(spec: ServerSpec) -> None:
     if host is not None and host.share_gpus:
         return
     for name in names_of(gpus, agent.facts()["gpus"]) if gpus else ():
-        problem = keeper.lock(str(lock_folder() / f"{name}.lock"))
+        problem = keeper.lock(name)
         if problem is not None:
-            raise ConfigError("engine.device", spec.device, f"a GPU that is free, or host.share_gpus=true; {problem}")
+            raise GpuBusy(problem)
 
 
 def judge(strategy: str, measured: list[Measured]) -> tuple[Any, str | None]:
@@ -276,22 +333,15 @@ def source_hash(root: Path) -> str:
     return digest.hexdigest()[:16]
 
 
-def _load(spec: ServerSpec, scratch: Path) -> Any:
+def _load(spec: ServerSpec) -> Any:
     from ddbench.decoding import load_pair
 
     model = spec.model
-    target, dflash, eagle = model.target, model.dflash, model.eagle
-    if model.random_seed is not None:
-        from runners.random_models import write_random_pair
-
-        made = write_random_pair(scratch, model.random_seed, spec.context_length)
-        target = str(made.target)
-        dflash, eagle = dflash and str(made.dflash), eagle and str(made.eagle)
     try:
         return load_pair(
-            target,
-            dflash,
-            eagle,
+            model.target,
+            model.dflash,
+            model.eagle,
             device=spec.device,
             dtype=spec.dtype,
             revision=model.target_revision,
@@ -300,6 +350,9 @@ def _load(spec: ServerSpec, scratch: Path) -> Any:
             trust_remote_code=model.trust_remote_code,
         )
     except ConfigError as error:
+        trouble = passing_trouble(error)
+        if trouble is not None:
+            raise trouble from None
         keys = {name: f"model.{name}.source" for name in ("target", "dflash", "eagle")}
         keys |= {name: f"engine.{name}" for name in ("device", "dtype")}
         raise ConfigError(keys.get(error.key, error.key), error.value, error.allowed) from error

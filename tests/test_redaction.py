@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
+from urllib.parse import quote
 
 import pytest
 
@@ -49,6 +51,13 @@ def test_a_secret_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_words_and_paths_stay(value: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SOME_KEY", value)
     assert redact(f"is {value} here") == f"is {value} here"
+
+
+def test_a_secret_is_known_in_every_spelling(monkeypatch: pytest.MonkeyPatch) -> None:
+    value = 'pa"ss\\wörd 1234'
+    monkeypatch.setenv("MY_PASSWORD", value)
+    for text in (json.dumps([value]), json.dumps([value], ensure_ascii=False), repr([value]), quote(value, safe="")):
+        assert "1234" not in redact(text), text
 
 
 def test_a_secret_in_another(monkeypatch: pytest.MonkeyPatch) -> None:

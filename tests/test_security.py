@@ -23,7 +23,7 @@ SHELLS = {
 PICKLES = {"pickle", "cPickle", "dill", "cloudpickle", "joblib", "shelve", "marshal"}
 EVALUATORS = {"eval", "exec"}
 # Not part of a run: training reads its own intermediate files, a GPU check its own dump, both as tensors alone.
-OWN_TENSORS = {"experiments/train_tiny/stages.py", "experiments/sglang_evidence/node_logits.py"}
+OWN_TENSORS = {"experiments/train_tiny/shop.py", "experiments/sglang_evidence/node_logits.py"}
 
 
 def name_of(node: ast.expr) -> str:

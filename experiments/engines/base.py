@@ -16,10 +16,12 @@ Shapes = Sequence[tuple[str, Shape]]  # strategy and shape
 class Engine(Protocol):
     """An engine as the plan and the sweep see it; nothing here starts one.
 
-    ``server_per_arm``: an arm has a server of its own, whose start is worth sparing.
+    ``server_per_arm``: an arm has a server of its own, whose start is worth sparing. ``most_in_flight``: the largest
+    batch size that it can run; None: any.
     """
 
     server_per_arm: bool
+    most_in_flight: int | None
 
     def version(self, settings: Settings) -> str:
         """What the engine is built of, for ``engine_version``. Raises ConfigError where it cannot be found."""

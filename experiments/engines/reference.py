@@ -12,13 +12,14 @@ from experiments.hosts import reached
 from experiments.settings import Settings
 from experiments.shapes import Shape
 from runners.base import Runner, ServerOptions, ServerSpec
-from runners.reference import ReferenceRunner, engine_version, unsupported
+from runners.reference import ReferenceRunner, engine_version
 
 
 class ReferenceEngine:
     """See :class:`experiments.engines.base.Engine`."""
 
     server_per_arm = False
+    most_in_flight: int | None = None
 
     def version(self, settings: Settings) -> str:
         reached(settings.host)
@@ -27,7 +28,7 @@ class ReferenceEngine:
     def refuse_all(self, settings: Settings) -> str | None:
         if settings.load.kind == "open":
             return "the reference engine runs a closed loop only"
-        return unsupported(attention=settings.model.target.attention)
+        return None
 
     def flags(self, settings: Settings, shapes: Shapes) -> dict[str, Any]:
         return dict(settings.engine.flags)

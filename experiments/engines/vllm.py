@@ -26,6 +26,7 @@ class VllmEngine:
     """See :class:`experiments.engines.base.Engine`."""
 
     server_per_arm = True
+    most_in_flight: int | None = None
 
     def version(self, settings: Settings) -> str:
         engine = settings.engine

@@ -13,13 +13,13 @@ ROUNDS = 30
 FIRST = 6  # steps that are not counted
 
 
-def round_ms(engine: Engine, prompts: list[list[int]]) -> float:
+def round_ms(engine: Engine, prompts: list[list[int]], rounds: int = ROUNDS) -> float:
     """Milliseconds a round: the median time between two steps of the engine in which every sequence got tokens.
 
     The first steps, in which prompts are read, are left out; whatever single steps wait for (a kernel that is
     compiled, a garbage collection) does not move the median. Raises EngineFailure where there is no such step.
     """
-    params = {"temperature": 0.0, "max_tokens": FIRST + ROUNDS, "ignore_eos": True}
+    params = {"temperature": 0.0, "max_tokens": FIRST + rounds, "ignore_eos": True}
     answer = engine.ask(prompts=prompts, params=params, in_flight=len(prompts), steps=True)
     steps: list[float] = answer["steps_s"][FIRST:]
     if not steps:

@@ -48,6 +48,8 @@ def file_rows(key: str, source: str, group: str) -> Iterator[Row]:
         ConfigError: no such file, one that cannot be read, or a line that is no JSON object, named by its number.
     """
     path = asset_path(source)
+    if path.exists() and not (path.is_file() or path.is_dir()):
+        raise ConfigError(key, source, "a file of prompts; a device or a pipe may never end, and is not there again")
     try:
         if path.suffix == ".parquet":
             return iter(_parquet_rows(source, group, path))

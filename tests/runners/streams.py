@@ -11,7 +11,7 @@ from runners.completions import TokenRequest
 from runners.server import Server, ServerCommand
 
 # Chunks of GOOD: 1, 2 and 3 tokens, then usage. Bytes of its events are cut in the middle on their way.
-GOOD, REFUSED, BROKEN, SILENT, SPOILED, GARBLED, WITHOUT_IDS, ABORTED, DEADLY, SHORT, SLOW = range(11)
+GOOD, REFUSED, BROKEN, SILENT, SPOILED, GARBLED, WITHOUT_IDS, ABORTED, DEADLY, SHORT, SLOW, CHATTY = range(12)
 
 SCRIPT = """
 import http.server, json, os, sys, threading, time
@@ -61,6 +61,9 @@ class Handler(http.server.BaseHTTPRequestHandler):
         self.send(first)
         if kind == 3:
             time.sleep(600)
+        while kind == 11:
+            self.send(b": a comment\\n\\n" + self.chunk([]))
+            time.sleep(0.02)
         if kind == 4:
             self.send(b'data: {"error": {"message": "engine died", "code": 500}}\\n\\ndata: [DONE]\\n\\n')
             return

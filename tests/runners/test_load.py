@@ -118,6 +118,18 @@ def test_a_run_is_broken_off_when_the_engine_is_said_to_be_dead(server: Server) 
     assert all(len(each.token_ids) > 5 for each in result.completions[:3])
 
 
+def test_progress_is_tokens_not_time(server: Server) -> None:
+    """Of two engines that are asked for longer than a stall may last: one gives tokens slowly, one only talks."""
+    slow = run_load(server.base_url, "m", [streams.request(streams.SLOW, 90)], ClosedLoop(1), timeout_s=30, stall_s=1.0)
+    assert (slow.ended, slow.stalled, slow.completions[0].error) == (None, False, None)
+    assert slow.finish_s - slow.start_s > 1.5
+    hung = run_load(server.base_url, "m", [streams.request(streams.CHATTY)], ClosedLoop(1), timeout_s=30, stall_s=1.0)
+    assert hung.stalled
+    assert hung.ended == "no token for 1 s with 1 requests in flight"
+    assert 1.0 < hung.finish_s - hung.start_s < 10
+    assert server.healthy()
+
+
 def test_a_run_has_a_limit(server: Server) -> None:
     requests = [streams.request(streams.SLOW, 400), streams.request(streams.GOOD)]
     result = run_load(server.base_url, "m", requests, ClosedLoop(2), timeout_s=30, limit_s=0.5)

@@ -1,0 +1,290 @@
+"""Tokens per second of the reference engine over the published DDTree implementation, at batch 1, on the same weights.
+
+Both decode the same prompts greedily in this process, over the very same target (attention by sdpa); the published one
+is imported from a checkout that you name, with its own drafter module and its own loop, nothing of it changed (but for
+its clock where there is no CUDA). The two are interleaved by repetition, the first turning, so that a machine that
+warms up or is shared slows both. `tokens/s` is (output tokens - 1) / (finish - first token), summed over the prompts of
+a repetition: decoding without prefill, by the same clock and the same definition for both, the first drafter pass
+included. The ratio is taken within a repetition; shown are its median, lowest and highest.
+
+    python benchmarks/rival_speed.py --checkout DIR                                    # the packaged pair, on the CPU
+    python benchmarks/rival_speed.py --checkout DIR --device cuda --dtype bfloat16
+    python benchmarks/rival_speed.py --checkout DIR --device cuda --dtype bfloat16 --untrained qwen3_8b
+    python benchmarks/rival_speed.py --checkout DIR --device cuda --dtype bfloat16 --target Qwen/Qwen3-8B \
+        --dflash z-lab/Qwen3-8B-DFlash-b16
+
+`--untrained` has random weights of a published pair's size: almost nothing is accepted, so that it shows what a round
+costs, not what it gains. The last line on standard output is one JSON object with every number.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import shlex
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from importlib.util import find_spec
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import torch
+
+import ddbench
+from benchmarks.rival_pairs import checkpoint_pair, untrained_pair
+from ddbench.decoding import Generation, ModelPair, Request, Sampling, Strategy, decode
+from ddbench.errors import ConfigError
+from runners.machine import machine_facts, version
+from runners.published.code import Answer, PublishedCode
+from runners.published.options import PublishedOptions
+
+ASSETS = Path(ddbench.__file__).parent / "assets"
+GOAL = 1.5
+STAGES = {  # of a round: of the reference engine's records, and of the published code's sums
+    "draft": ("draft_s", ("draft",)),
+    "build": ("build_s", ("tree_build", "tree_compile")),
+    "verify": ("verify_s", ("verify",)),
+    "commit": ("commit_s", ("commit",)),
+}
+
+
+@dataclass
+class Arm:
+    """One strategy on both, with what each repetition gave."""
+
+    strategy: Strategy
+    ours: list[list[Generation]] = field(default_factory=list)
+    theirs: list[list[Answer]] = field(default_factory=list)
+
+    def row(self) -> dict[str, Any]:
+        own = [speed(each) for each in self.ours]
+        other = [speed([answer.generation for answer in each]) for each in self.theirs]
+        ratios = [one / two for one, two in zip(own, other, strict=True)]
+        pairs = list(zip(self.ours[0], [answer.generation for answer in self.theirs[0]], strict=True))
+        mine, its = ([each for pair in pairs for each in pair[side].rounds] for side in (0, 1))
+        return {
+            "strategy": self.strategy.name,
+            "nodes": self.strategy.nodes,
+            "reference_tokens_per_s": statistics.median(own),
+            "published_tokens_per_s": statistics.median(other),
+            "ratio": statistics.median(ratios),
+            "ratio_low": min(ratios),
+            "ratio_high": max(ratios),
+            "same_text_share": share(a.output_token_ids == b.output_token_ids for a, b in pairs),
+            "same_rounds_share": share(accepted(a) == accepted(b) for a, b in pairs),
+            "reference_accepted_per_round": mean([each.accepted_raw for each in mine]),
+            "published_accepted_per_round": mean([each.accepted_raw for each in its]),
+            "reference_round_ms": self._ours_ms(),
+            "published_round_ms": self._theirs_ms(),
+        }
+
+    def _ours_ms(self) -> dict[str, float | None]:
+        """Milliseconds of a round by stage, over all repetitions."""
+        rounds = [each for repetition in self.ours for answer in repetition for each in answer.rounds]
+        return {name: mean([1e3 * getattr(each, mine) for each in rounds]) for name, (mine, _) in STAGES.items()}
+
+    def _theirs_ms(self) -> dict[str, float | None]:
+        """The same by its own stage clock, which leaves out the first drafter pass of an answer; none of a loop
+        without drafts."""
+        answers = [answer for repetition in self.theirs for answer in repetition if answer.generation.rounds]
+        rounds = sum(len(answer.generation.rounds) + answer.surplus_rounds for answer in answers)
+        total = {
+            name: sum(answer.stages_s.get(part, 0.0) for answer in answers for part in parts)
+            for name, (_, parts) in STAGES.items()
+        }
+        return {name: 1e3 * seconds / rounds if rounds else None for name, seconds in total.items()}
+
+
+def speed(answers: Sequence[Generation]) -> float:
+    tokens = sum(len(each.output_token_ids) - 1 for each in answers)
+    return tokens / sum(each.finish_s - each.first_token_s for each in answers)
+
+
+def accepted(answer: Generation) -> list[int]:
+    return [each.accepted_raw for each in answer.rounds]
+
+
+def share(same: Iterable[bool]) -> float:
+    found = list(same)
+    return sum(found) / len(found)
+
+
+def mean(values: Sequence[float]) -> float | None:
+    return sum(values) / len(values) if values else None
+
+
+def main() -> int:
+    options = parse_arguments()
+    if options.threads:
+        torch.set_num_threads(options.threads)
+    try:
+        with TemporaryDirectory(prefix="ddbench-") as scratch:
+            if options.untrained:
+                pair, drafter = untrained_pair(options.untrained, Path(scratch), options.device, options.dtype)
+            else:
+                pair, drafter = checkpoint_pair(options.target, options.dflash, options.device, options.dtype)
+            code = PublishedCode(told(options), pair, drafter)
+        requests = make_requests(pair, options)
+        rows = measure(pair, code, requests, options)
+    except ConfigError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    show(rows)
+    data = {"benchmark": "rival_speed", **facts(code, pair, options), "goal": GOAL, "rows": rows}
+    trees = [row["ratio"] for row in rows if row["strategy"] == "ddtree"]
+    data["ratio"] = max(trees, default=None)  # of the best tree, the one that a user would run
+    data["ratio_lowest"] = min(trees, default=None)
+    if options.evidence is not None:
+        write_evidence(options.evidence, data)
+    print(json.dumps(data))
+    return 0
+
+
+def parse_arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--checkout", required=True, help="folder of the published implementation (docs/rivals.md)")
+    parser.add_argument("--target", default=str(ASSETS / "target"), help="folder or Hugging Face id")
+    parser.add_argument("--dflash", default=str(ASSETS / "dflash"), help="folder or Hugging Face id")
+    parser.add_argument("--untrained", help="random weights of this size instead: qwen3_4b, qwen3_8b or small")
+    parser.add_argument("--prompts", default=str(ASSETS / "prompts.jsonl"), help="JSON lines with id and turns")
+    parser.add_argument("--requests", type=int, default=8)
+    parser.add_argument("--new-tokens", type=int, default=128)
+    parser.add_argument("--prompt-tokens", type=int, default=128, help="prompts are cut to their last tokens")
+    parser.add_argument("--nodes", type=int, nargs="*", default=[16, 64])
+    parser.add_argument("--repetitions", type=int, default=5)
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--dtype", default="float32")
+    parser.add_argument("--threads", type=int, help="of torch on a CPU; default: its own choice")
+    parser.add_argument(
+        "--graphs", action="store_true", help="the reference engine replays its passes from CUDA graphs"
+    )
+    parser.add_argument("--no-extension", action="store_true", help="without its compiled cache compaction")
+    parser.add_argument("--evidence", type=Path, help="file to write for docs/evidence")
+    return parser.parse_args()
+
+
+def told(options: argparse.Namespace) -> PublishedOptions:
+    """As its authors run it, as far as this environment has what that takes."""
+    cuda = options.device != "cpu"
+    flash = cuda and options.dtype == "bfloat16" and find_spec("flash_attn") is not None
+    compiled = cuda and not options.no_extension
+    return PublishedOptions(options.checkout, "flash_attention_2" if flash else "sdpa", compiled)
+
+
+def make_requests(pair: ModelPair, options: argparse.Namespace) -> list[Request]:
+    """Requests of ``new_tokens`` each, no stop token: both then write the same number of tokens."""
+    if pair.tokenizer is None:
+        vocab = pair.target.config.vocab_size
+        torch.manual_seed(1)
+        ids = torch.randint(vocab - 1, (options.requests, options.prompt_tokens)).tolist()
+        named = [(f"random-{index}", prompt) for index, prompt in enumerate(ids)]
+    else:
+        try:
+            lines = Path(options.prompts).read_text(encoding="utf-8").splitlines()
+        except OSError as error:
+            raise ConfigError("--prompts", options.prompts, f"a readable file ({error.strerror})") from error
+        records = [json.loads(line) for line in lines if line.strip()]
+        every = max(1, len(records) // options.requests)  # spread over the file, hence over its categories
+        chosen = records[::every][: options.requests]
+        named = [(record["id"], pair.tokenizer(record["turns"][0])["input_ids"]) for record in chosen]
+    return [
+        Request(name, tuple(prompt[-options.prompt_tokens :]), options.new_tokens, Sampling(), frozenset())
+        for name, prompt in named
+    ]
+
+
+def measure(
+    pair: ModelPair, code: PublishedCode, requests: Sequence[Request], options: argparse.Namespace
+) -> list[dict[str, Any]]:
+    """Both, strategy by strategy, interleaved after one unmeasured answer of each."""
+    trees = [Strategy("ddtree", nodes=nodes) for nodes in options.nodes]
+    arms = [Arm(strategy) for strategy in (Strategy("autoregressive"), Strategy("dflash"), *trees)]
+
+    def ours(arm: Arm, asked: Sequence[Request]) -> Callable[[], Any]:
+        return lambda: decode(pair, arm.strategy, asked, 1, graphs=options.graphs)
+
+    def theirs(arm: Arm, asked: Sequence[Request]) -> Callable[[], Any]:
+        start = time.perf_counter()
+        return lambda: [code.answer(arm.strategy, request, time.perf_counter, start) for request in asked]
+
+    for arm in arms:
+        for run in (ours(arm, requests[:1]), theirs(arm, requests[:1])):
+            run()
+        for repetition in range(options.repetitions):
+            both: list[tuple[list[Any], Callable[[], Any]]]
+            both = [(arm.ours, ours(arm, requests)), (arm.theirs, theirs(arm, requests))]
+            for kept, run in both if repetition % 2 == 0 else both[::-1]:
+                kept.append(run())
+        print(f"{arm.strategy.name} {arm.strategy.nodes or ''}: {options.repetitions} repetitions", file=sys.stderr)
+    wrong = [answer.generation.error for arm in arms for answer in arm.theirs[0] if answer.generation.error]
+    if wrong:
+        raise ConfigError("--checkout", str(code.checkout.folder), f"answers that fit their rounds ({wrong[0]})")
+    return [arm.row() for arm in arms]
+
+
+def facts(code: PublishedCode, pair: ModelPair, options: argparse.Namespace) -> dict[str, Any]:
+    checkout, cuda = code.checkout, pair.device.type == "cuda"
+    return {
+        "published": {"commit": checkout.commit, "changed": checkout.changed, "licence": checkout.licence},
+        "published_drafter_attention": told(options).drafter_attention,
+        "published_extension": told(options).compiled_compaction,
+        "reference_graphs": options.graphs,
+        "processor": platform.processor() or platform.machine(),
+        "load_average": [round(each, 2) for each in os.getloadavg()],
+        "threads": torch.get_num_threads(),
+        "gpu": torch.cuda.get_device_name(pair.device) if cuda else None,
+        "dtype": options.dtype,
+        "versions": {name: version(name) for name in ("ddbench", "torch", "transformers", "flash_attn")},
+        "target": f"untrained {options.untrained}" if options.untrained else Path(options.target).name,
+        "requests": options.requests,
+        "new_tokens": options.new_tokens,
+        "repetitions": options.repetitions,
+    }
+
+
+def show(rows: Sequence[dict[str, Any]]) -> None:
+    print("| strategy | reference tokens/s | published tokens/s | ratio (low - high) | accepted a round | same text |")
+    print("|---|---:|---:|---:|---:|---:|")
+    for row in rows:
+        name = row["strategy"] + (f" {row['nodes']}" if row["nodes"] else "")
+        both = [row[f"{side}_accepted_per_round"] for side in ("reference", "published")]
+        taken = "" if None in both else f"{both[0]:.2f} / {both[1]:.2f}"
+        ratio = f"{row['ratio']:.2f} ({row['ratio_low']:.2f} - {row['ratio_high']:.2f})"
+        speeds = f"{row['reference_tokens_per_s']:.1f} | {row['published_tokens_per_s']:.1f}"
+        print(f"| {name} | {speeds} | {ratio} | {taken} | {row['same_text_share']:.2f} |")
+    print("\nmilliseconds of a round, reference / published, each by its own stage clock:")
+    for row in rows:
+        ours, theirs = row["reference_round_ms"], row["published_round_ms"]
+        if all(ours[name] is not None and theirs[name] is not None for name in STAGES):
+            parts = ", ".join(f"{name} {ours[name]:.2f} / {theirs[name]:.2f}" for name in STAGES)
+            print(f"  {row['strategy']} {row['nodes'] or ''}: {parts}")
+
+
+def write_evidence(path: Path, data: dict[str, Any]) -> None:
+    machine = machine_facts()
+    evidence = {
+        "command": shlex.join(["python", "benchmarks/rival_speed.py", *sys.argv[1:]]),
+        "date": datetime.now(UTC).date().isoformat(),
+        "gpu": data["gpu"],
+        "driver": machine["driver"],
+        "versions": data["versions"],
+        "measured": {key: value for key, value in data.items() if key not in ("gpu", "versions")},
+        "notes": (
+            "Batch 1, greedy, both over the same target in one process. tokens_per_s leaves prefill out. ratio is the "
+            "reference engine's tokens/s over the published implementation's, the best of the trees; each row has its "
+            "own, within repetitions."
+        ),
+    }
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(evidence, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
