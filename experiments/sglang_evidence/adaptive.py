@@ -118,6 +118,7 @@ def _batch(fleet: Fleet, prompts: list[list[int]], batch: int, result: Measured)
     contenders += [Contender(f"width_{width}", ADAPTIVE.name, width) for width in (*NARROW, WIDEST)]
     contenders += [Contender(name, name) for name in (PLAIN.name, CHAIN.name) if name in fleet.engines]
     known, values, texts = {each.name: each for each in contenders}, dict[str, list[float]](), dict[str, Any]()
+    fleet.engines[ADAPTIVE.name].ask(verb="state", values={"ddtree_policy": 1})  # it learns each batch size anew
     before = _rounds(fleet.engines[ADAPTIVE.name])
     for turn, order in enumerate(interleaved(list(known), REPEATS + 1)):  # the first turn warms up
         for name in order:

@@ -16,7 +16,7 @@ from __future__ import annotations
 import json
 import random
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -80,6 +80,7 @@ FIRST = (PLAIN, "dflash", "ddtree", "ddtree_sync", "ddtree_spine", "ddtree_star"
 CONTROLS = ("ddtree_star", "ddtree_stale")
 DUMPED = ("ddtree_sync", *CONTROLS)
 PAIRS = (("ddtree_spine", "dflash"), ("ddtree_k1", "dflash"), ("ddtree_sync", "ddtree"), ("ddtree_eager", "ddtree"))
+SPINES = ("ddtree_spine", "ddtree_k1")
 FIRST_TINY = (PLAIN, "dflash", "ddtree", "ddtree_spine", "ddtree_star")
 SHARDS: dict[str, Family | None] = {"hybrid": "qwen3_5", "hybrid_next": "qwen3_next", "hybrid_tiny": None}
 
@@ -177,7 +178,7 @@ def measure(job: Job) -> Measured:
             left = job.limit_s - (time.perf_counter() - began)
             _batch(fleet, prompts, texts, batch, left, result)
             job.save(result)
-        _states(fleet, family, result)
+        _states(fleet, family, batches, result)
         _logits(fleet, job.logs, result)
         result["rounds"] = {name: paths_of(job.logs / f"{name}.jsonl") for name in DUMPED if name in result["asked"]}
         result["links"] = {name: _links(job.logs / f"{name}.pt") for name in DUMPED if name in result["asked"]}
@@ -243,7 +244,7 @@ def _batch(
                 result.setdefault("pairs", {}).setdefault(f"{one}={other}", {})[batch] = found
 
 
-def _states(fleet: Fleet, family: Family | None, result: Measured) -> None:
+def _states(fleet: Fleet, family: Family | None, batches: Sequence[int], result: Measured) -> None:
     """What each tree server says of its states, and what `ddbench` computes for such a target before a start."""
     for name, engine in list(fleet.engines.items()):
         if engine.arm.strategy != "ddtree":
@@ -256,15 +257,15 @@ def _states(fleet: Fleet, family: Family | None, result: Measured) -> None:
         told = (info["internal_states"][0].get("ddtree") or {}).get("recurrent")
         result.setdefault("states", {})[name] = told
         if told and family is not None:
-            told["predicted_bytes"] = _predicted(told, engine.arm)
+            told["predicted_bytes"] = _predicted(told, engine.arm, max(batches))
 
 
-def _predicted(told: Mapping[str, Any], arm: Arm) -> dict[str, int]:
+def _predicted(told: Mapping[str, Any], arm: Arm, rows: int) -> dict[str, int]:
     sizes = Sizes(arm.verify_width, BLOCK, arm.width or 1)
     element, conv_element = 4 if told["dtype"] == "float32" else 2, 2 if sixteen(arm.name) else 4
     layers = DELTA["layer_types"].count("linear_attention")
     recurrent = Recurrent(layers, KEY_HEADS, VALUE_HEADS, STATE, STATE, KERNEL, element, conv_element)
-    return state_parts(recurrent, told["slots"] - 1, max(BATCHES), sizes)
+    return state_parts(recurrent, told["slots"] - 1, rows, sizes)
 
 
 def _logits(fleet: Fleet, folder: Path, result: Measured) -> None:
@@ -310,23 +311,26 @@ def _links(dump: Path) -> dict[str, int] | None:
 
 
 def verdict(result: Mapping[str, Any]) -> dict[str, bool | None]:
-    """The claims, each None where it was not measured."""
+    """The claims: false where anything shows so, true where all that was asked for does, None else."""
     identity, logits, links = (result.get(key, {}) for key in ("identity", "node_logits", "links"))
-    trees = [name for name in identity if name not in CONTROLS]
-    own = links.get("ddtree_sync")
+    trees = [name for name in result["asked"] if name.startswith("ddtree") and name not in CONTROLS]
+    spines = [one for one in SPINES if f"{one}=dflash" in result.get("pairs", {})]
+    own, pairs = links.get("ddtree_sync"), result.get("pairs", {})
     same_counts = {
         one: result["histogram"][one] == result["histogram"]["dflash"]
-        for one in ("ddtree_spine", "ddtree_k1")
+        for one in SPINES
         if one in result.get("histogram", {}) and "dflash" in result["histogram"]
     }
     return {
         "greedy_is_autoregressive": _all(
-            not found["unexplained"] for name in trees for found in identity[name].values()
+            [not found["unexplained"] for name in trees for found in identity.get(name, {}).values()],
+            whole=all(identity.get(name) for name in trees),
         ),
         "node_logits_agree": logits["ddtree_sync"]["within_threshold"] if "ddtree_sync" in logits else None,
         "spine_is_dflash": _all(
-            [not found["unexplained"] for pair in result.get("pairs", {}).values() for found in pair.values()]
-            + list(same_counts.values())
+            [not found["unexplained"] for one in spines for found in pairs[f"{one}=dflash"].values()]
+            + list(same_counts.values()),
+            whole={*spines} == {*same_counts},
         ),
         "links_rewritten_every_round": own and own["read"] == own["rounds"] and own["changed"] > own["rounds"] // 2,
         **{f"{name}_caught_by_logits": _missed(logits, name) for name in CONTROLS if name in result["asked"]},
@@ -342,6 +346,9 @@ def _missed(logits: Mapping[str, Any], name: str) -> bool | None:
     return not logits[name]["within_threshold"] if name in logits else None
 
 
-def _all(claims: Any) -> bool | None:
+def _all(claims: Iterable[Any], whole: bool = True) -> bool | None:
+    """``whole``: nothing that would have to be among the claims is missing."""
     found = [bool(each) for each in claims]
-    return all(found) if found else None
+    if not all(found):
+        return False
+    return True if found and whole else None

@@ -25,8 +25,9 @@ NOTES = (
     "ones and says nothing of real text. A null is a value that no shard shows: its arm failed (see failed), or was "
     "not run. Differences are held against the threshold of their dtype that is named here; a first shard in float32 "
     "was run under a wider one, and its ledger holds under this one too where it says so. Trees verify with the "
-    "attention of the plug-in, or with SGLang's own where an arm's name says so and in the shards whose started "
-    "engines name no verify_attention, which were run before the plug-in had one."
+    "attention that their started engines name as verify_attention. Shards of 2026-11-30 whose engines name none "
+    "verified with SGLang's own, but for a rounds shard with an arm that is named for SGLang's: its other trees had "
+    "the plug-in's."
 )
 
 

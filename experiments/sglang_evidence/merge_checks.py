@@ -156,13 +156,24 @@ def replayed(shards: Shards) -> dict[str, Any] | None:
     """By shard: live shapes against the replay of one recording, without the shapes themselves."""
     found = {name: one for name, one in shards.items() if name.startswith("replay")}
     return {
-        name: {k: v for k, v in one.items() if k not in ("shapes", "failed")} for name, one in found.items()
+        name: {k: v for k, v in one.items() if k != "shapes"} for name, one in found.items()
     } or None
 
 
 def hybrids(shards: Shards) -> dict[str, Any] | None:
     """By shard of hybrid targets: what it shows, and the figures that say so."""
-    keys = ("family", "verdict", "identity", "acceptance_length", "node_logits", "links", "rounds", "states")
+    keys = (
+        "family",
+        "asked",
+        "failed",
+        "verdict",
+        "identity",
+        "acceptance_length",
+        "node_logits",
+        "links",
+        "rounds",
+        "states",
+    )
     found = {name: one for name, one in shards.items() if name.startswith("hybrid")}
     return {name: {key: one.get(key) for key in keys} for name, one in found.items()} or None
 

@@ -73,12 +73,12 @@ def measure(job: Job) -> Measured:
         result |= _beside(fleet, job, batch, outputs, traces)
         job.save(result)
         rows: list[Measured] = []
-        for shape, outcome in zip(SHAPES, outcomes, strict=True):
+        for index, (shape, outcome) in enumerate(zip(SHAPES, outcomes, strict=True)):
             left = job.limit_s - (time.perf_counter() - began)
             if left < SECONDS_LEFT:
                 result["skipped"].append(str(shape))
                 continue
-            seconds, lives = _live(engine, job, batch, shape, f"s{len(rows)}")
+            seconds, lives = _live(engine, job, batch, shape, f"s{index}")
             try:
                 row = {**compare(shape, traces, outcome, lives), "live_seconds": seconds}
             except Incomplete as error:

@@ -26,6 +26,7 @@ from experiments.sglang_evidence.job import Job
 from experiments.sglang_evidence.memory import told, watched
 from experiments.sglang_evidence.timing import round_ms
 from experiments.sglang_evidence.turns import ratios, take_turns
+from runners.base import EngineFailure
 
 BATCHES = [1, 8, 32]  # the first to be measured
 MORE_BATCHES = [*BATCHES, 2, 4, 16, 64]
@@ -97,6 +98,7 @@ def measure(job: Job) -> dict[str, Any]:
     with Fleet(job.python, pair, arms, batches, job.logs, start_s=job.limit_s) as fleet:
         result |= {"start_s": round(fleet.start_s, 1), "failed": fleet.failed, "pool_tokens": pair.tokens}
         result["started"] = {name: engine.facts for name, engine in fleet.engines.items()}
+        _drop_misnamed(fleet)
         result["memory"] = {
             arm.name: told(arm, pair, batches, str(fleet.engines[arm.name].facts["sglang"]), job.logs)
             for arm in arms
@@ -121,6 +123,15 @@ def measure(job: Job) -> dict[str, Any]:
             say(f"batch {batch:3d}: {line} ms; of the chain's {medians}")
             job.save(result)
     return result
+
+
+def _drop_misnamed(fleet: Fleet) -> None:
+    """Ends the trees that verify with another attention than their arm is named for."""
+    for name, engine in list(fleet.engines.items()):
+        ran = engine.facts.get("verify_attention")
+        named = "sglang" if name.endswith(STOCK) or engine.arm.backend != "triton" else "own"
+        if engine.arm.strategy == "ddtree" and ran not in (None, named):
+            fleet.lose(engine, EngineFailure(f"{name}: its verify pass runs {ran!r} attention, not {named!r}"))
 
 
 def stages(job: Job) -> dict[str, Any]:

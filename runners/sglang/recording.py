@@ -118,7 +118,7 @@ class RecordingRunner(SglangRunner):
             named,
             ClosedLoop(in_flight),
             timeout_s=self.spec.timeout_s,
-            limit_s=self.spec.timeout_s,
+            limit_s=None,
             stall_s=self.spec.stall_s,
             alive=self._server.alive,
             on_finish=None,

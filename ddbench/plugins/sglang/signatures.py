@@ -7,8 +7,42 @@ from __future__ import annotations
 
 Table = dict[str, tuple[str, ...]]
 
+# What `verify_attention` stands in for, and by position.
+EXTEND = (
+    "q_extend",
+    "k_extend",
+    "v_extend",
+    "o_extend",
+    "k_buffer",
+    "v_buffer",
+    "qo_indptr",
+    "kv_indptr",
+    "kv_indices",
+    "custom_mask",
+    "is_causal",
+    "mask_indptr",
+    "max_len_extend",
+    "k_scale",
+    "v_scale",
+    "sm_scale",
+    "logit_cap",
+    "skip_prefix_custom_mask",
+    "sliding_window_size",
+    "sinks",
+    "window_kv_offsets",
+    "xai_temperature_len",
+    "lse_extend",
+    "skip_prefix",
+    "skip_extend",
+    "page_size",
+    "score_mod",
+    "aux_tensors",
+)
+ATTENTION_PLACE = "sglang.kernels.ops.attention.extend_attention:extend_attention_fwd"
+
 # Parameters without self, in order: the whole list must be the same.
 V0517: Table = {
+    ATTENTION_PLACE: EXTEND,
     "sglang.srt.speculative.dflash_worker_v2:DFlashWorkerV2.__init__": (
         "server_args",
         "gpu_id",
@@ -121,6 +155,7 @@ V0517: Table = {
     "sglang.srt.plugins.hook_registry:HookRegistry.register": ("target", "hook", "hook_type", "source"),
 }
 V0523: Table = V0517 | {
+    ATTENTION_PLACE: (*EXTEND, "extend_seq_lens_cpu", "identity_kv_indices"),
     "sglang.srt.speculative.dflash_worker_v2:DFlashWorkerV2.__init__": (
         "server_args",
         "gpu_id",

@@ -72,8 +72,8 @@ class Stage:
 
 def capture(runner: Any, stages: Sequence[Stage]) -> None:
     """Target graphs of the narrow passes, after those of the widest. Raises Refused for another backend than Triton."""
-    if not captured_sizes(runner.decode_cuda_graph_runner):
-        return  # a server without graphs runs every width as it comes
+    if not stages or not captured_sizes(runner.decode_cuda_graph_runner):
+        return  # no narrow passes; or a server without graphs, which runs every width as it comes
     if type(runner.attn_backend).__name__ != "TritonAttnBackend":
         raise Refused(f"an adaptive width on {type(runner.attn_backend).__name__}: Triton alone shares its buffers")
     from sglang.srt.model_executor.runner.decode_cuda_graph_runner import DecodeCudaGraphRunner

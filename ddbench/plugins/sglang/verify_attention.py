@@ -18,6 +18,7 @@ from ddbench.errors import ConfigError
 from ddbench.plugins.kernels.tiles import AttentionWorkspace
 from ddbench.plugins.sglang.kernels.attention_launch import verify_attention, workspace_for
 from ddbench.plugins.sglang.options import ATTENTION
+from ddbench.plugins.sglang.refused import say
 
 BACKEND = "TritonAttnBackend"
 
@@ -89,18 +90,26 @@ def install(
     """Gives the target's backend our attention and returns it; None where SGLang's own stays.
 
     ``rows``: most sequences of a pass. Another backend than Triton's keeps its own, and so does one whose heads fit no
-    tile. Raises ConfigError for another value of ``ATTENTION`` than these two.
+    tile; the log says so. Raises ConfigError where ``ATTENTION`` asks for ours there, or is neither of the two.
     """
-    wanted = os.environ.get(ATTENTION, "") or "own"
-    if wanted not in ("own", "sglang"):
-        raise ConfigError(ATTENTION, wanted, "own or sglang")
-    if wanted == "sglang" or type(backend).__name__ != BACKEND:
+    named = os.environ.get(ATTENTION, "")
+    if named not in ("", "own", "sglang"):
+        raise ConfigError(ATTENTION, named, "own or sglang")
+    if named == "sglang":
         return None
+    if type(backend).__name__ != BACKEND:
+        return _left(named, f"the backend is {type(backend).__name__}, not {BACKEND}")
     heads, kv_heads, head_size = int(backend.num_head), int(backend.num_kv_head), int(backend.v_head_dim)
     try:
         workspace = workspace_for(rows, width, heads, kv_heads, head_size, dtype.itemsize, torch.device(device))
-    except ValueError:
-        return None
+    except ValueError as error:
+        return _left(named, str(error))
     attention = VerifyAttention(backend.extend_attention_fwd, workspace)
     backend.extend_attention_fwd = torch.compiler.disable(attention)  # type: ignore[no-untyped-call]
     return attention
+
+
+def _left(named: str, why: str) -> None:
+    if named:
+        raise ConfigError(ATTENTION, named, f"sglang, or left out: {why}")
+    say(f"verify passes keep SGLang's own attention: {why}")

@@ -131,8 +131,8 @@ class TreeWorker(DFlashWorkerV2):  # type: ignore[misc]
 
     def _costs(self, plan: Plan) -> Costs:
         """Raises ConfigError for costs of another setup."""
-        batches = get_exec().graph.cuda_graph_config.decode.bs or [1]
-        return Costs.of(plan, setup_of(self.model_runner), max(int(size) for size in batches))
+        captured = captured_sizes(self.model_runner.decode_cuda_graph_runner)
+        return Costs.of(plan, setup_of(self.model_runner), max(captured, default=1))
 
     def steer(self, width: int | None, policy: int | None) -> None:
         """Pins the verify width (0: no more), or starts the policy anew (1) with the costs read again. Raises
@@ -160,7 +160,7 @@ class TreeWorker(DFlashWorkerV2):  # type: ignore[misc]
 
     def _attention(self) -> str:
         """Whose attention passes with a mask run, as the last one did."""
-        return "sglang" if self.attention is None else self.attention.ran or "own"
+        return "sglang" if self.attention is None else self.attention.ran or "own, not yet run"
 
     def _draft_graphs(self) -> list[int]:
         """Batch sizes for which the drafter has a graph. SGLang goes on without any where little memory is left."""

@@ -189,6 +189,9 @@ def test_the_verdict_holds_and_falls() -> None:
     ):
         assert hybrid.verdict(result(**{key: value}))[claim] is False, claim
     assert hybrid.verdict(result(node_logits={}))["node_logits_agree"] is None
+    chain_alone = hybrid.verdict(result(identity={"dflash": {8: equal}}, pairs={"ddtree_sync=ddtree": {8: equal}}))
+    assert chain_alone["greedy_is_autoregressive"] is None
+    assert chain_alone["spine_is_dflash"] is None
 
 
 def test_the_evidence_file_has_what_was_shown() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 
 import torch
 import triton
@@ -19,6 +20,10 @@ from ddbench.plugins.kernels.tiles import (
     window_programs,
 )
 from ddbench.plugins.sglang.kernels.attention import attend, merge
+
+FLOAT32 = (
+    os.environ.get("TRITON_F32_DEFAULT", "") or "tf32"
+)  # products of float32, as all kernels of the process take them
 
 
 def workspace_for(
@@ -122,7 +127,7 @@ def verify_attention(
         **shape,
         BLOCK_M=tile.m,
         **dealt,
-        PRECISION="ieee" if exact else "tf32",
+        PRECISION="ieee" if exact else FLOAT32,
         num_warps=tile.warps,
         num_stages=tile.stages,
     )
