@@ -34,6 +34,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from replay_speed import ASSETS, recorded, requests_of, say
 
+from ddbench.cost import prefill_of
 from ddbench.cost.file import save_cost
 from ddbench.cost.fit import quality_of
 from ddbench.cost.loop import Requests, closed_loop
@@ -41,7 +42,6 @@ from ddbench.cost.model import CostModel
 from ddbench.decoding import Generation, ModelPair, Strategy, decode, load_pair
 from ddbench.metrics import verify_width
 from ddbench.replay import TraceSet, load_trace, replay
-from experiments.predict.surface import prefill_of
 from experiments.step_cost.grid import Step
 from experiments.step_cost.pinned import Timed
 from experiments.step_cost.reference import CLOCKS, WARM_STEPS, points_of, random_text, turn

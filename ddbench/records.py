@@ -123,7 +123,7 @@ class CellStatus:
     seconds: float  # wall time of the cell, warm-up included
     gpu: str | None
     peak_memory_gib: float | None
-    build: str | None = None  # hash of the engine's source, where the engine is part of ddbench
+    build: str | None = None  # hash of the engine's source where it is part of ddbench, else of our plug-in, where seen
     target_weight_bytes: int | None = None  # of the target that a decode step reads, as the engine holds them
     gpu_bytes_per_s: int | None = None  # memory bandwidth of one GPU
     kind: str | None = None  # of a failed cell: what broke, see runners.base.FailureKind

@@ -40,12 +40,16 @@ def run(config: Mapping[str, Any], run_id: str) -> dict[str, Any]:
 
 
 def _computed(given: object) -> dict[str, Any] | None:
-    """The page of a prediction or of a step cost, built again; None for any other folder: these two have no cells."""
+    """The page of a prediction, a step cost or a comparison of policies, again: these have no cells. Else None."""
     folder = Path(given) if isinstance(given, str) else Path()
     if (folder / "predicted.json").is_file():
         from reports.predicted import write_prediction
 
         page = write_prediction(folder)
+    elif (folder / "adaptive.json").is_file():
+        from reports.adaptive import write_comparison
+
+        page = write_comparison(folder)
     elif (folder / "cost.json").is_file():
         from experiments.step_cost.page import write_page
 

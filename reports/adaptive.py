@@ -12,14 +12,18 @@ import pandas as pd
 import pyarrow.parquet as pq
 
 from reports.figures.adaptive import against_best
+from reports.figures.predicted import MARK
 from reports.figures.style import STYLE
 from reports.sections.text import NOTHING, literal, number, table
 from reports.write import write_page
 
 BANNER = (
-    "**Replayed, not run.** Rounds come from a recording, times from a fitted step cost. The best single arm of a "
-    "point is chosen in hindsight among autoregressive decoding, the chains and the fixed trees; the oracle knows the "
-    "text and is an upper bound, not something that can be had."
+    f"**{MARK}, not measured.** Rounds are replayed from a recording, speeds come from a fitted step cost, and the "
+    "policies choose by that same cost: this is what they would gain if they knew exactly what a step takes. What the "
+    "largest budget adds to every build, and the asking, is in no price. The best single arm of a point is chosen in "
+    "hindsight among autoregressive decoding, the chains and the fixed trees; the oracle knows the text and is an "
+    "upper bound, not something that can be had. At large batches prompts are taken more than once, and a policy then "
+    "knows their texts, which no fixed arm gains from."
 )
 
 
@@ -42,7 +46,7 @@ def write_comparison(folder: Path) -> Path:
 def _page(frame: pd.DataFrame, told: Mapping[str, Any], pictures: Sequence[str]) -> str:
     setup = told["cost"]["fingerprint"]
     lines = [
-        f"# Adaptive budgets: {literal(told['model'])}",
+        f"# {MARK}: adaptive budgets, {literal(told['model'])}",
         "",
         BANNER,
         "",
@@ -53,20 +57,20 @@ def _page(frame: pd.DataFrame, told: Mapping[str, Any], pictures: Sequence[str])
         f"{', '.join(map(str, told['candidates']['chains']))}. Decoding alone; prompts are taken again "
         f"until there are {told['fill']} for each row of a batch.",
         "",
-        "## Is it never slower, and where is it faster?",
+        *_live(told["live"]),
+        f"## Is it never slower, and where is it faster? ({MARK})",
         "",
         *table([_summary(each) for each in told["summary"].values()]),
         "",
         *pictures,
         "",
         *_below(told["summary"]),
-        "## Every point (tokens/s)",
+        f"## Every point ({MARK} tokens/s)",
         "",
         *table([_point(*each) for each in _points(frame)]),
         "",
         *_left_out(told["left_out"]),
         *_calibration(told["calibration"]),
-        *_live(told["live"]),
         "All arms: `adaptive.parquet`. What was found: `adaptive.json`.",
         "",
     ]
@@ -77,9 +81,9 @@ def _summary(each: Mapping[str, Any]) -> dict[str, str]:
     return {
         "Policy": literal(each["policy"]),
         "Points": str(each["points"]),
-        "Worst": number(each["worst"], 3),
-        "Median": number(each["median"], 3),
-        "Best": number(each["best"], 3),
+        f"Worst ({MARK})": number(each["worst"], 3),
+        f"Median ({MARK})": number(each["median"], 3),
+        f"Best ({MARK})": number(each["best"], 3),
         "More than 2 % below": str(len(each["below"])),
         "Above all": str(len(each["above"])),
     }
@@ -90,18 +94,18 @@ def _below(summaries: Mapping[str, Mapping[str, Any]]) -> list[str]:
     if "cost_optimal" not in summaries:
         return []
     if not found:
-        return ["`cost_optimal` is nowhere more than 2 % below the best single arm.", ""]
+        return [f"{MARK}: `cost_optimal` is nowhere more than 2 % below the best single arm.", ""]
     rows = [
         {
             "Prompts": literal(each["group"]),
             "T": f"{each['temperature']:g}",
             "Batch": str(each["batch_size"]),
             "Best single arm": each["best"],
-            "Ratio": number(each["ratio"], 3),
+            f"Ratio ({MARK})": number(each["ratio"], 3),
         }
         for each in found
     ]
-    return ["### Where `cost_optimal` is more than 2 % below", "", *table(rows), ""]
+    return [f"### Where `cost_optimal` is more than 2 % below ({MARK})", "", *table(rows), ""]
 
 
 def _points(frame: pd.DataFrame) -> list[tuple[tuple[Any, ...], pd.DataFrame]]:
@@ -127,8 +131,15 @@ def _point(where: tuple[Any, ...], mine: pd.DataFrame) -> dict[str, str]:
 
 
 def _left_out(left: Sequence[Mapping[str, Any]]) -> list[str]:
-    reasons = dict.fromkeys((each["batch_size"], each["reason"]) for each in left)
-    return [line for size, reason in reasons for line in (f"Batch {size} is left out: {reason}.", "")]
+    reasons = dict.fromkeys((each["batch_size"], each["reason"]) for each in left if each.get("arm") is None)
+    lines = [line for size, reason in reasons for line in (f"Batch {size} is left out: {reason}.", "")]
+    arms: dict[tuple[int, str], dict[str, None]] = {}
+    for each in left:
+        if each.get("arm") is not None:
+            arms.setdefault((each["batch_size"], each["reason"]), {})[each["arm"]] = None
+    for (size, reason), names in arms.items():
+        lines += [f"No single arm at batch {size}: {', '.join(names)}; each {reason}.", ""]
+    return lines
 
 
 def _calibration(told: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -157,7 +168,18 @@ def _calibration(told: Sequence[Mapping[str, Any]]) -> list[str]:
 
 def _live(told: Mapping[str, Any] | None) -> list[str]:
     if told is None:
-        return []
+        return ["## Measured", "", "Nothing: `adaptive.decode=true` decodes some of the prompts with every arm.", ""]
+    policies = list(dict.fromkeys(arm["arm"] for point in told["points"] for arm in point["arms"] if arm["policy"]))
+    judged = [
+        {
+            "Policy (measured)": name,
+            **{
+                f"Batch {point['batch_size']}": number(next(a["ratio"] for a in point["arms"] if a["arm"] == name), 3)
+                for point in told["points"]
+            },
+        }
+        for name in policies
+    ]
     rows = [
         {
             "Batch": str(point["batch_size"]),
@@ -172,7 +194,9 @@ def _live(told: Mapping[str, Any] | None) -> list[str]:
         for arm in point["arms"]
     ]
     return [
-        "## Decoded",
+        "## Measured: decoded, of the best single arm",
+        "",
+        *table(judged),
         "",
         f"{told['prompts']} prompts, {told['output_tokens']} tokens, T = {told['temperature']:g}; median of "
         f"{told['turns']} turns by the {told['clock']} clock, whole answers with the reading of prompts. "

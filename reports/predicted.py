@@ -56,6 +56,8 @@ def _page(frame: pd.DataFrame, told: Mapping[str, Any], other: pd.DataFrame | No
         "",
         *table([_best(each) for each in told["best"]]),
         "",
+        "Outside: the best shape or the next lies beyond what the cost was measured in; its number is extrapolated.",
+        "",
         f"## Where speculation pays ({MARK})",
         "",
         *table([_pays(each) for each in told["pays"]]),
@@ -89,6 +91,7 @@ def _best(each: Mapping[str, Any]) -> dict[str, str]:
             f"over {name}": _percent(over.get(name)) if name in over or each["shape"]["strategy"] != name else "itself"
             for name in ("autoregressive", "dflash", "ddtree")
         },
+        "outside": "yes" if each.get("extrapolated") else "",
     }
 
 
@@ -101,6 +104,7 @@ def _pays(each: Mapping[str, Any]) -> dict[str, str]:
         "Temperature": f"{each['temperature']:g}",
         f"Crossover batch size ({MARK}, interpolated)": "; ".join(crossings) or always,
         "Speed-up over autoregressive by batch size": ", ".join(f"{size}: {ratio:.2f}x" for size, ratio in ratios),
+        "outside at batch": ", ".join(map(str, each.get("extrapolated") or ())),
     }
 
 
@@ -157,7 +161,7 @@ def _elsewhere(other: pd.DataFrame | None, card: str | None) -> list[str]:
         row = {"Batch": str(batch), "Temperature": f"{temperature:g}"}
         for name, words in (("stays", "the excess stays"), ("scales", "the excess scales")):
             top = group.loc[group[name].idxmax()].to_dict()
-            row[f"Best if {words} ({MARK})"] = label(top)
+            row[f"Best if {words} ({MARK})"] = label(top) + (" (outside)" if top.get("extrapolated") else "")
             row[f"tokens/s per user, {words}"] = f"{top[name]:.0f}"
             row[f"expected within, {words}"] = f"{top['low']:.0f} to {top['high']:.0f}"
         rows.append(row)

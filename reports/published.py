@@ -81,7 +81,7 @@ def _same_shape(row: Mapping[str, Any], entry: Mapping[str, Any]) -> bool:
     if row["strategy"] == "dflash":
         return bool(entry["strategy"] == "dflash" and whole)
     if row["strategy"] == "ddtree":
-        free = whole and row["width"] is None and row["min_log_prob"] is None
+        free = whole and row.get("policy") is None and row["width"] is None and row["min_log_prob"] is None
         return bool(free and (row["nodes"] or 0) >= LEAST_NODES and entry["strategy"] in ("dflash", "ddtree"))
     shape = [row[axis] == entry.get(axis) for axis in ("width", "depth", "nodes")]
     return bool(row["strategy"] == entry["strategy"] and all(shape))

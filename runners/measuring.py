@@ -204,7 +204,7 @@ class ServerRunner(ABC):
         )
         late = late_client(result, watched.client_lag_rounds)
         doubts = self.doubts(serving, server, cell.arm)
-        return noted(CellOutcome(status, reason, self._gpu, peak), start, late, *doubts)
+        return noted(CellOutcome(status, reason, self._gpu, peak, serving.plugin), start, late, *doubts)
 
     def _add_gaps(
         self, serving: Serving, server: AnyServer, cell: Cell, sent: list[Sent], rows: list[dict[str, Any]]

@@ -32,6 +32,7 @@ class Serving(ABC):
         self.host = host_of(spec.host or LOCAL)
         self.model_name = ""
         self.facts: dict[str, Any] = {}
+        self.plugin: str | None = None  # hash of the one that was seen where the last server was started
         self.log: Path | None = None
         self._environment: EngineEnvironment | None = None  # None: a server that runs already
         self._scratch = scratch
@@ -124,6 +125,7 @@ class Serving(ABC):
         try:
             facts = environments.ask(self.host, engine, python)
             environments.check_plugin(self.host, engine, self.spec.device, python, facts)
+            self.plugin = facts["plugin"]["hash"]
         except ConfigError as error:
             raise EngineFailure(str(error), "hopeless") from None
 

@@ -32,6 +32,7 @@ from runners.devices import gpus_of
 from runners.gpu_locks import names_of
 from runners.hosts import agent
 from runners.machine import version
+from runners.measured_span import MeasuredSpan
 from runners.passing_trouble import passing_trouble
 from runners.prompts import Encoder, Tokenized, lengths, plain_texts, stop_ids
 from runners.random_models import with_random
@@ -223,8 +224,11 @@ class Engine:
             connection.send(("progress", done, len(requests)))
 
         clock = time.perf_counter()
-        with Telemetry(gpus, self.spec.telemetry.interval_s) as telemetry:
-            generations = self._decode(job, strategy, requests, clock=ticking, on_finish=finished, adaptive=adaptive)
+        telemetry = Telemetry(gpus, self.spec.telemetry.interval_s)
+        with MeasuredSpan(telemetry) as span:
+            generations = self._decode(
+                job, strategy, requests, clock=ticking, on_finish=finished, adaptive=adaptive, on_start=span
+            )
         _log(f"{len(requests)} requests, {batch} in flight, in {time.perf_counter() - clock:.3f} s")
         measured: list[Measured] = [
             (item.prompt, repeat, generation) for (item, repeat), generation in zip(todo, generations, strict=True)
@@ -233,7 +237,8 @@ class Engine:
         found = self._gaps(measured, ticking) if gaps.wanted(self.spec, job.cell) else None
         write_tables(job.folder, job.cell, measured, telemetry.samples, found, self.unmeasured)
         status, reason = judge(arm.strategy, measured)
-        return noted(CellOutcome(status, reason, self.gpu, peak, self.build), start)
+        no_graphs = span.note(job.folder, arm.flags.get("cuda_graphs") is True)
+        return noted(CellOutcome(status, reason, self.gpu, peak, self.build), start, no_graphs)
 
     def _gaps(self, measured: list[Measured], ticking: Ticking) -> list[gaps.Gaps | None]:
         """``output_gaps`` of the first repeat. What goes wrong is said in the log: the cell has been measured."""

@@ -4,7 +4,8 @@ From the description of arXiv 2606.01813 (its cost-aware stopping criterion): in
 n + 1 is added, theta(n) = (1 + Phi(n)) / (C_draft + C_verify(n + 1)) is compared with theta(n + 1), where Phi is the
 sum of the drafter's probabilities over the nodes so far; growth stops when theta no longer rises. With a convex cost
 theta has one peak. The paper decodes one sequence; for a batch that shares a width, what is added here is that Phi is
-summed over its rows and the cost is the batch's, so that for one row it is the rule as published.
+summed over its rows and the cost is the batch's, so that for one row it is the rule as published. A budget without a
+price, since it was not measured at this batch, is no candidate: growth passes over it.
 """
 
 from __future__ import annotations
@@ -50,9 +51,13 @@ class _Control:
     def choose(self, offer: Offer) -> Choice:
         trees = len(self.candidates.trees)
         expected = offer.rows + offer.expected[:, :trees].sum(axis=0)
-        theta = expected / self.prices.drafting(offer.rows, offer.context)[:trees]
+        prices = self.prices.drafting(offer.rows, offer.context)[:trees]
+        priced = np.flatnonzero(np.isfinite(prices))  # what was not measured is passed over, not a fall
+        if not len(priced):
+            raise ConfigError("policy", "caddtree", f"a cost of some tree at a batch of {offer.rows}")
+        theta = expected[priced] / prices[priced]
         falls = np.flatnonzero(theta[1:] <= theta[:-1])
-        return self.candidates.all[int(falls[0]) if len(falls) else trees - 1]
+        return self.candidates.all[int(priced[int(falls[0]) if len(falls) else -1])]
 
     def learn(self, kept: Ints) -> None:
         return None

@@ -1,6 +1,7 @@
 """The time of a step: measured points, a convex fit of them, and files that hold for one setup (docs/step_cost.md)."""
 
 from ddbench.cost.form import Fit, Hinges, Range
+from ddbench.cost.inside import inside, prefill_of
 from ddbench.cost.model import SCHEMA, CostModel, StepCost, load_cost
 from ddbench.cost.points import KINDS, STAGES, Point
 
@@ -14,5 +15,7 @@ __all__ = [
     "Point",
     "Range",
     "StepCost",
+    "inside",
     "load_cost",
+    "prefill_of",
 ]

@@ -15,6 +15,7 @@ from ddbench.decoding.autoregressive import AutoregressiveLoop
 from ddbench.decoding.batch import Batch
 from ddbench.decoding.block import ChainProposer, TreeProposer
 from ddbench.decoding.eagle import EagleProposer
+from ddbench.decoding.graphs import Graphs
 from ddbench.decoding.pair import ModelPair
 from ddbench.decoding.proposal import Proposer
 from ddbench.decoding.speculative import SpeculativeLoop
@@ -36,6 +37,7 @@ def decode(
     on_finish: Callable[[Generation], None] | None = None,
     adaptive: Adaptive | None = None,
     graphs: bool = False,
+    on_start: Callable[[Graphs | None], None] | None = None,
 ) -> list[Generation]:
     """Continues every request, ``batch_size`` of them in flight and refilled as they end.
 
@@ -50,6 +52,8 @@ def decode(
         adaptive: for ddtree alone: what each step verifies is chosen anew (:mod:`ddbench.adaptive`).
         graphs: replay the passes of target and block drafter, and the build, from CUDA graphs: for models whose
             forward asks nothing of the host (not those that route tokens to experts). Hybrid targets go on without.
+        on_start: called once when all is made and rehearsed, just before the clock's mark; it gets the graphs, None
+            where the passes run without.
 
     Returns:
         Generations in the order of ``requests``.
@@ -75,6 +79,8 @@ def decode(
             proposer.bind(target, rows, length)
         if target.graphs is not None and adaptive is None:
             run_loop(target, Batch(rehearsal(requests[0], rows), rows, clock, None), proposer, clock)
+        if on_start is not None:
+            on_start(target.graphs)
         begin = clock()
         batch = Batch(requests, rows, lambda: clock() - begin, on_finish)
         run_loop(target, batch, proposer, clock)

@@ -31,12 +31,15 @@ class Graphs:
 
     What a captured function gives is overwritten by its next call. On a device other than CUDA the function is called
     on the kept inputs instead, which is no faster, and runs the same shapes.
+
+    ``replayed`` and ``direct`` count the calls that were captured ones and those that ran as they are.
     """
 
     def __init__(self, device: torch.device) -> None:
         self._pool = torch.cuda.graph_pool_handle() if device.type == "cuda" else None
         self._seen: Counter[Hashable] = Counter()
         self._captured: dict[Hashable, _Captured[Any]] = {}
+        self.replayed = self.direct = 0
 
     def __len__(self) -> int:
         return len(self._captured)
@@ -47,8 +50,10 @@ class Graphs:
         if captured is None:
             self._seen[key] += 1
             if self._seen[key] <= WARM or len(self) >= MOST:
+                self.direct += 1
                 return function(*inputs)
             captured = self._captured[key] = _Captured(function, inputs, self._pool)
+        self.replayed += 1
         return captured(*inputs)
 
 

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from ddbench.decoding import Strategy
 from ddbench.replay.outcome import Outcome
+from ddbench.replay.parting import least_drift
 from ddbench.replay.shapes import tables
 from ddbench.replay.trace import Key, Trace, TraceSet, ranks_of
 
@@ -22,6 +23,9 @@ Rows = NDArray[Any]
 Ints = NDArray[np.integer[Any]]
 
 COMMON = 8  # best candidates of a position whose log-probabilities are compared
+# Nats, by dtype: a wider drift is no rounding. A logit between 16 and 32 is a multiple of 1/8 in bfloat16, and what the
+# layers before it add comes to as much again and more; the widths of TIES in experiments.evidence.identity.
+MOST_DRIFT = {"bfloat16": 0.5, "float32": 0.05}
 
 
 class Incomplete(ValueError):
@@ -68,40 +72,51 @@ class Live:
     bars: tuple[int, ...] | None = None
 
 
-def compare(strategy: Strategy, traces: TraceSet, outcome: Outcome, lives: Sequence[Live]) -> dict[str, Any]:
+def compare(
+    strategy: Strategy, traces: TraceSet, outcome: Outcome, lives: Sequence[Live], dtype: str = "bfloat16"
+) -> dict[str, Any]:
     """One shape as an engine ran it, against its replay, request by request in the order of the traces.
 
     A request with another text than the recorded one has other rounds and is counted apart (``other_text``). Of the
     others, ``differing`` have other counts than the replay's, and ``differences`` say of each where it parts and why:
-    the drafter's scores were computed there with other rounding, and ``explained`` is whether the very scores that the
-    engine had give the length that the engine accepted. ``rounds_by_own_scores``: of all ``rounds``, those whose length
-    follows in the same way from the engine's own scores.
+    the drafter's scores were computed there with other rounding. ``explained``: the very scores that the engine had
+    give the length that it accepted; they lie no more than ``MOST_DRIFT`` of the ``dtype`` from the recorded ones
+    (``drift_nats``); and the recorded path lies as near to an edge of the tree as that drift reaches (``needed_nats``,
+    see `least_drift`).
+    ``rounds_by_own_scores``: of all ``rounds``, those whose length follows so from the engine's own scores; ``drift``:
+    of all rounds, differing or not, so that a recording of something else shows where no length tells.
+    ``equal``: every request has the recorded text and counts; ``equal_where_same_text``: those with that text have.
     """
     accepted = _accepted(traces, strategy)
     same = [place for place, live in enumerate(lives) if list(live.output) == traces.traces[place].output.tolist()]
     kept = [_chain(traces.traces[place], lives[place]) for place in same]
     owns = _own_lengths(strategy, [traces.traces[place] for place in same], kept)
-    differences, miscounted, rounds, by_own = [], 0, 0, 0
+    differences, drifts, miscounted, rounds, by_own = [], [], 0, 0, 0
     for place, mine, own in zip(same, kept, owns, strict=True):
         live, trace = lives[place], traces.traces[place]
         anchors, lengths = mine["position"] - trace.prompt_tokens, mine["taken"] - 1
         bars = np.bincount(lengths, minlength=traces.depth + 1)
         rounds += len(mine)
+        drifts += [_drift(row["log_probs"], trace.log_probs[at]) for row, at in zip(mine, anchors, strict=True)]
         by_own += int((own == lengths).sum())
         miscounted += live.bars is not None and _trimmed(bars) != _trimmed(live.bars)
         if not np.array_equal(bars, outcome.histogram[place]) or len(mine) != int(outcome.rounds[place]):
             here = accepted[int(traces.starts[place]) : int(traces.ends[place])]
-            differences.append(_explained(trace, mine, anchors, lengths, own, here))
+            found = _explained(strategy, trace, mine, anchors, lengths, own, here)
+            drift = found.get("drift_nats", 0.0)
+            differences.append(found | {"explained": found["explained"] and drift <= MOST_DRIFT[dtype]})
     return {
         "strategy": strategy.name,
         **{name: getattr(strategy, name) for name in ("width", "depth", "nodes", "force_spine")},
-        "equal": bool(same) and not differences,
+        "equal": len(same) == len(lives) > 0 and not differences,
+        "equal_where_same_text": bool(same) and not differences,
         "requests": len(lives),
         "other_text": len(lives) - len(same),
         "differing": len(differences),
         "explained": sum(bool(each["explained"]) for each in differences),
         "rounds": rounds,
         "rounds_by_own_scores": by_own,
+        "drift": _spread(drifts),
         "engine_counts_otherwise": miscounted,
         "differences": differences,
     }
@@ -157,15 +172,20 @@ def _as_trace(trace: Trace, rounds: Rows) -> Trace:
     )
 
 
-def _explained(trace: Trace, rounds: Rows, anchors: Ints, lengths: Ints, own: Ints, replayed: Ints) -> dict[str, Any]:
-    """The first round of a request whose length is not the replayed one."""
+def _explained(
+    strategy: Strategy, trace: Trace, rounds: Rows, anchors: Ints, lengths: Ints, own: Ints, replayed: Ints
+) -> dict[str, Any]:
+    """The first round of a request whose length is not the replayed one; explained if its own scores did it."""
     found: dict[str, Any] = {"prompt_id": trace.key.prompt_id, "explained": False}
     parts = np.flatnonzero(lengths != replayed[anchors])
     if not len(parts):
         return found | {"round": None}
     number = int(parts[0])
     anchor = int(anchors[number])
-    drift = _drift(rounds["log_probs"][number], trace.log_probs[anchor])
+    live, recorded = rounds["log_probs"][number], trace.log_probs[anchor]
+    path = _path_drift(trace, anchor, rounds[number])
+    drift = max(_drift(live, recorded), path)
+    needed = least_drift(strategy, recorded, trace.ranks[anchor], int(lengths[number]), int(replayed[anchor]))
     return found | {
         "round": number,
         "anchor": anchor,
@@ -173,7 +193,8 @@ def _explained(trace: Trace, rounds: Rows, anchors: Ints, lengths: Ints, own: In
         "replayed": int(replayed[anchor]),
         "by_own_scores": int(own[number]),
         "drift_nats": drift,
-        "explained": int(own[number]) == int(lengths[number]) and drift > 0,
+        "needed_nats": needed if np.isfinite(needed) else None,
+        "explained": int(own[number]) == int(lengths[number]) and drift > 0 and needed <= drift,
     }
 
 
@@ -181,6 +202,23 @@ def _drift(live: Rows, recorded: Rows) -> float:
     """By how much the sorted log-probabilities of the best candidates differ at most, over all depths."""
     best = min(COMMON, live.shape[1], recorded.shape[1])
     return float(np.abs(live[:, :best].astype(np.float64) - recorded[:, :best].astype(np.float64)).max())
+
+
+def _path_drift(trace: Trace, anchor: int, live: Rows) -> float:
+    """By how much the log-probabilities of the text's own next tokens differ at most, where both have them."""
+    text = np.concatenate([trace.output, trace.tail])[anchor + 1 :]
+    found = 0.0
+    for level, (token, rank) in enumerate(zip(text[: len(live["ids"])], trace.ranks[anchor], strict=False)):
+        here = np.flatnonzero(live["ids"][level] == token)
+        if rank >= 0 and len(here):
+            moved = float(live["log_probs"][level, here[0]]) - float(trace.log_probs[anchor, level, rank])
+            found = max(found, abs(moved))
+    return found
+
+
+def _spread(drifts: Sequence[float]) -> dict[str, float] | None:
+    """Median and largest, in nats."""
+    return {"median": float(np.median(drifts)), "worst": max(drifts)} if drifts else None
 
 
 def _trimmed(bars: Any) -> list[int]:

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import ddbench
 from ddbench.errors import ConfigError
 from ddbench.records import content_hash
 from experiments.shapes import Shape
@@ -91,15 +89,14 @@ def check_setup(cost: CostModel, settings: Settings, version: str, environment: 
     Raises:
         ConfigError: it is another setup's; one line with all that differs.
     """
-    from experiments.step_cost.fingerprint import fingerprint
-    from runners.worker import source_hash
+    from experiments.step_cost.fingerprint import build_of, fingerprint
 
     local, own = settings.host.kind == "local", settings.engine.name == "reference"
-    flags = {"threads": settings.engine.threads} if own else settings.engine.flags
+    flags = {**settings.engine.flags, "threads": settings.engine.threads} if own else settings.engine.flags
     mine = fingerprint(
         settings.engine.name,
         version,
-        source_hash(Path(ddbench.__file__).parent) if own else None,
+        build_of(settings.engine.name),
         environment.get("engine_gpu"),
         str((environment if local else environment["host"]).get("cpu")),
         settings.model,

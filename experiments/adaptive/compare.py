@@ -15,15 +15,17 @@ from ddbench.replay import PLAIN, Offers, Steps, Trace, TraceSet, bound_tokens_p
 
 BELOW = 0.02  # a policy further below the best single arm than this is listed
 ORACLE = "oracle"
+UNPRICED = "has no price at this batch or a smaller one, as the end of a run has; a policy may take it where it has"
 
 
 @dataclass(frozen=True)
 class Row:
-    """One arm on one group of prompts at one batch size; all of it replayed.
+    """One arm on one group of prompts at one batch size: rounds replayed, the speed predicted from a fitted cost.
 
     ``kind``: autoregressive, chain, tree, policy or oracle. ``nodes``: budget or chain's depth, None where it changes.
     ``tokens_per_s``: of the batch, decoding alone. ``emitted`` tokens in ``rounds`` of one row, ``steps`` of the batch.
-    ``width``: mean verify width of the steps. ``plain``, ``chain``: shares of the steps without a draft, with a chain.
+    ``mean_verify_width``: of the steps. ``autoregressive_share``, ``chain_share``: of the steps, those without a
+    draft and those with a chain.
     """
 
     group: str
@@ -36,9 +38,9 @@ class Row:
     emitted: int
     rounds: int | None
     steps: int | None
-    width: float | None
-    plain: float | None
-    chain: float | None
+    mean_verify_width: float | None
+    autoregressive_share: float | None
+    chain_share: float | None
 
 
 @dataclass(frozen=True)
@@ -81,18 +83,23 @@ def compare(
     policies: Sequence[str],
     fill: int,
 ) -> tuple[list[Row], list[dict[str, Any]]]:
-    """Rows of one group, and the batch sizes that had to be left out, with reasons."""
+    """Rows of one group, and the batch sizes and fixed arms that had to be left out, with reasons.
+
+    Costs both decide and price here: a policy knows exactly what its steps cost, which no run does.
+    """
     offers, costs = Offers.of(TraceSet.of(traces), candidates), MeasuredCosts(cost)
     rows: list[Row] = []
     left: list[dict[str, Any]] = []
     for size in batch_sizes:
+        here = {"group": name, "temperature": temperature, "batch_size": size}
         reason = why_not(cost, candidates, size)
         if reason is not None:
-            left.append({"group": name, "temperature": temperature, "batch_size": size, "reason": reason})
+            left.append({**here, "arm": None, "reason": reason})
             continue
         passes = max(1, -(-fill * size // len(traces)))
         for kind, nodes, policy in _arms(candidates, policies):
             if isinstance(policy, Fixed) and not _measured(policy.choice, costs, size):
+                left.append({**here, "arm": f"{kind} {nodes}", "reason": UNPRICED})
                 continue
             steps = replay_policy(offers, policy, costs, size, passes)
             speed = steps.tokens_per_s(offers, costs)

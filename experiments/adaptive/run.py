@@ -1,4 +1,4 @@
-"""``experiment=adaptive``: are budgets that a policy chooses worth it? Replayed by batch size, and live if asked."""
+"""``experiment=adaptive``: are budgets that a policy chooses worth it? Predicted by batch size, and live if asked."""
 
 from __future__ import annotations
 
@@ -35,10 +35,11 @@ TABLE = pa.schema(
         ("emitted", pa.int64()),
         ("rounds", pa.int64()),
         ("steps", pa.int64()),
-        ("width", pa.float64()),
-        ("plain", pa.float64()),
-        ("chain", pa.float64()),
-        ("replayed", pa.bool_()),  # always true
+        ("mean_verify_width", pa.float64()),
+        ("autoregressive_share", pa.float64()),
+        ("chain_share", pa.float64()),
+        ("replayed", pa.bool_()),  # always true: of the rounds
+        ("predicted", pa.bool_()),  # always true: of the speeds
     ]
 )
 
@@ -80,10 +81,11 @@ def run(config: Mapping[str, Any], run_id: str) -> dict[str, Any]:
     judged = verdicts(rows)
     summaries = {name: summary(judged, name) for name in asked.adaptive.policies}
     say(f"replayed {counted(len(rows), 'point')} in {duration(time.perf_counter() - clock)}")
-    for reason in dict.fromkeys((each["batch_size"], each["reason"]) for each in left):
+    for reason in dict.fromkeys((each["batch_size"], each["reason"]) for each in left if each["arm"] is None):
         warn(f"batch {reason[0]} is left out: {reason[1]}")
     told: dict[str, Any] = {
         "replayed": True,
+        "predicted": True,
         "date": datetime.now(UTC).date().isoformat(),
         "recording": {"setup": recording.setup, "gpu": recording.made["gpu"], "workload": settings.workload.name},
         "model": settings.model.name,
@@ -104,7 +106,7 @@ def run(config: Mapping[str, Any], run_id: str) -> dict[str, Any]:
     folder.mkdir(parents=True, exist_ok=True)
     write_whole(folder / "config.yaml", yaml.safe_dump({**config, "run_id": settings.run_id}, sort_keys=False))
     pq.write_table(
-        pa.Table.from_pylist([{**asdict(row), "replayed": True} for row in rows], schema=TABLE),
+        pa.Table.from_pylist([{**asdict(row), "replayed": True, "predicted": True} for row in rows], schema=TABLE),
         folder / "adaptive.parquet",
     )
     write_whole(folder / "adaptive.json", json.dumps(told, indent=1, allow_nan=False) + "\n")
@@ -117,6 +119,7 @@ def run(config: Mapping[str, Any], run_id: str) -> dict[str, Any]:
         "results": None,
         "cells": dict.fromkeys(FINAL_STATUSES, 0),
         "replayed": True,
+        "predicted": True,
         "table": str(folder / "adaptive.parquet"),
         "points": len(judged) // max(1, len(summaries)),
         "policies": {

@@ -20,7 +20,7 @@ OWN = ("cost", "adaptive")
 
 @dataclass(frozen=True)
 class LiveSettings:
-    """``live=true``: what is decoded on the reference engine beside the replay, in turns.
+    """``adaptive.decode=true``: what is decoded on the reference engine beside the replay, in turns.
 
     ``batch_size``; ``nodes``: the fixed budgets among the arms; ``prompts``: as many, spread evenly over the recording;
     ``turns``: measurements of every arm, forwards and backwards.
@@ -44,7 +44,8 @@ class LiveSettings:
 @dataclass(frozen=True)
 class AdaptiveSettings:
     """``nodes``: the largest budget, None: as many as were recorded. ``fill``: the prompts are taken again until there
-    are so many for each row of the batch, so that it is full most of the time. ``live``: see :class:`LiveSettings`."""
+    are so many for each row of the batch, so that it is full most of the time. ``decode``: also decode some of the
+    prompts on the reference engine, as ``live`` says (:class:`LiveSettings`)."""
 
     batch_size: tuple[int, ...]
     policies: tuple[str, ...]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from difflib import get_close_matches
 from typing import Any
 
 from ddbench.errors import ConfigError
@@ -13,6 +14,8 @@ from experiments.settings import Settings
 from experiments.shapes import Shape
 from runners.base import Runner, ServerOptions, ServerSpec
 from runners.reference import ReferenceRunner, engine_version
+
+GRAPHS = "cuda_graphs"
 
 
 class ReferenceEngine:
@@ -31,7 +34,12 @@ class ReferenceEngine:
         return None
 
     def flags(self, settings: Settings, shapes: Shapes) -> dict[str, Any]:
-        return dict(settings.engine.flags)
+        flags = dict(settings.engine.flags)
+        meant = next((name for name in flags if name != GRAPHS and get_close_matches(name, [GRAPHS], cutoff=0.8)), None)
+        if meant is not None:
+            raise ConfigError(f"engine.flags.{meant}", flags[meant], f"{GRAPHS}, which this engine knows")
+        _check_graphs(settings, flags.get(GRAPHS))
+        return flags
 
     def refuse(self, settings: Settings, strategy: str, shape: Shape, flags: dict[str, Any]) -> str | None:
         return None
@@ -50,6 +58,21 @@ class ReferenceEngine:
 
     def runner(self, spec: ServerSpec) -> Runner:
         return ReferenceRunner(spec)
+
+
+def _check_graphs(settings: Settings, graphs: object) -> None:
+    """Raises ConfigError where passes would run without graphs and the cells would say that they had them."""
+    target, name = settings.model.target, f"engine.flags.{GRAPHS}"
+    if graphs not in (True, False, None):
+        raise ConfigError(name, graphs, "true or false")
+    if not graphs:
+        return
+    if settings.engine.device.startswith("cpu"):
+        raise ConfigError(name, True, "false on the CPU, which has no CUDA graphs")
+    if target.attention == "hybrid":
+        raise ConfigError(name, True, f"false for {settings.model.name}: a hybrid's passes run without")
+    if target.active_params is not None:
+        raise ConfigError(name, True, f"false for {settings.model.name}: its passes ask the host which experts to run")
 
 
 REFERENCE: Engine = ReferenceEngine()

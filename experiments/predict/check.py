@@ -16,14 +16,15 @@ import numpy as np
 import pyarrow.parquet as pq
 import yaml
 
-from ddbench.cost import CostModel
+from ddbench.cost import CostModel, inside, prefill_of
 from ddbench.cost.loop import Requests, closed_loop
 from ddbench.decoding import Strategy
 from ddbench.errors import ConfigError
 from ddbench.metrics import Counts, step_ms, tokens_per_s, tokens_per_s_per_user, verify_width
 from ddbench.records import Cell
 from ddbench.replay import Outcome, TraceSet, refuse, replay
-from experiments.predict.surface import Shape, inside, prefill_of
+from experiments.predict.surface import Shape
+from experiments.progress import counted, warn
 from experiments.replay.points import strategy_of
 from experiments.settings import ModelSettings
 from experiments.step_cost.fingerprint import fingerprint
@@ -74,8 +75,13 @@ def check(run: Path, cost: CostModel, sets: Mapping[float, TraceSet]) -> list[Ch
         ConfigError: a sweep of another setup than the cost's, of other prompts than the recording's, or of none.
     """
     points: dict[str, list[_Measured]] = {}
-    for each in _read(run, cost):
-        if each.cell.arm.strategy in cost.fits and each.cell.temperature in sets:
+    read = _read(run, cost)
+    chosen = sum(each.cell.arm.policy is not None for each in read)
+    if chosen:
+        warn(f"{counted(chosen, 'measured cell')} left out: what a policy chooses is no shape that is predicted")
+    for each in read:
+        fixed = each.cell.arm.policy is None
+        if fixed and each.cell.arm.strategy in cost.fits and each.cell.temperature in sets:
             points.setdefault(each.cell.point_id, []).append(each)
     found = [_checked(blocks, cost, sets[blocks[0].cell.temperature]) for blocks in points.values()]
     made = [each for each in found if each is not None]

@@ -26,7 +26,7 @@ KNOWN = {"H200": H200}  # cards that a cost may have been measured on, by a part
 class Elsewhere:
     """A point on the other card. ``stays``, ``scales``: tokens/s per user if the excess over the floor does.
 
-    ``low`` and ``high``: what is expected to hold them.
+    ``low`` and ``high``: what is expected to hold them. ``extrapolated``: so is the point on the measured card.
     """
 
     shape: Shape
@@ -38,6 +38,7 @@ class Elsewhere:
     scales: float
     low: float
     high: float
+    extrapolated: bool
 
 
 @dataclass(frozen=True)
@@ -121,6 +122,7 @@ def elsewhere(points: Sequence[Predicted], model: Model, measured_on: Card, card
                 scales=emitted / scales,
                 low=emitted / ((1 + TOLERANCE) * longest),
                 high=emitted / max(fast, (1 - TOLERANCE) * shortest),
+                extrapolated=point.extrapolated,
             )
         )
     return found

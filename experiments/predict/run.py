@@ -60,6 +60,7 @@ ELSEWHERE = pa.schema(
         ("batch_size", pa.int32()),
         ("temperature", pa.float64()),
         *((name, pa.float64()) for name in ("floor_here_ms", "floor_there_ms", "stays", "scales", "low", "high")),
+        ("extrapolated", pa.bool_()),
         ("predicted", pa.bool_()),
     ]
 )
@@ -129,7 +130,12 @@ def run(config: Mapping[str, Any], run_id: str) -> dict[str, Any]:
     if checked is not None:
         result["check"] = summary(checked)
         median = result["check"]["loop_error"]["median"]
-        say(f"against {counted(len(checked), 'measured point')}: median error {100 * median:.1f} %")
+        within = result["check"]["inside"]
+        told_inside = f"{100 * within['median']:.1f} % of {within['n']}" if within else "none"
+        say(
+            f"against {counted(len(checked), 'measured point')}: median error {100 * median:.1f} %; "
+            f"inside of what the cost was measured in: {told_inside}"
+        )
     if result["without_numbers"]:
         warn(f"{counted(result['without_numbers'], 'point')} outside of what the cost file was measured in: no numbers")
     return result

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from ddbench.cost import CostModel, Fit
+from ddbench.cost import CostModel, inside, prefill_of
 from ddbench.cost.loop import Requests, closed_loop
-from ddbench.errors import ConfigError
 from ddbench.metrics import verify_width
 from ddbench.records import Arm
 from experiments.replay.points import Point
@@ -113,22 +112,6 @@ def _predicted(point: Point, cost: CostModel, batch: int, extrapolate: bool) -> 
     return Predicted(
         shape, width, batch, cell.temperature, len(requests.steps), acceptance, context, extrapolated=outside, **numbers
     )
-
-
-def inside(fit: Fit, width: int, batch: int, context: float) -> bool:
-    """Whether a point lies within what was measured."""
-    try:
-        fit(width, batch, context)
-    except ConfigError:
-        return False
-    return True
-
-
-def prefill_of(cost: CostModel) -> Callable[[float], float] | None:
-    """Milliseconds of reading so many tokens; None where that was not measured."""
-    if "prefill" not in cost.fits:
-        return None
-    return lambda tokens: float(cost.prefill_ms(tokens, extrapolate=True))
 
 
 def _with_ratios(found: Sequence[Predicted]) -> Iterator[Predicted]:

@@ -2,7 +2,8 @@
 
 The server is captured as wide as the widest of the shapes and writes its live rounds. A chain is a tree of width 1
 there, which is verified by other code than stock DFlash. A difference is no fault where the engine's own scores in that
-round give the length that it accepted: then the drafter's context was rounded otherwise than in the recording, as any
+round give the length that it accepted, lie no farther from the recorded ones than rounding puts them, and the recorded
+path lay as near to an edge of the tree: then the drafter's context was rounded otherwise than in the recording, as any
 other shape of a matrix product does in bfloat16 (`ddbench.replay.engine`).
 """
 
@@ -17,7 +18,7 @@ from typing import Any
 from ddbench.decoding import Strategy
 from ddbench.errors import ConfigError
 from ddbench.plugins.sglang.dumps import ROUNDS
-from ddbench.replay.engine import Incomplete, Live, compare
+from ddbench.replay.engine import MOST_DRIFT, Incomplete, Live, compare
 from ddbench.storage import write_whole
 from experiments.progress import say
 from experiments.record.prompts import gather
@@ -55,7 +56,7 @@ def check(asked: Asked, points: Sequence[Point], path: Path) -> dict[str, Any]:
             rows.append(_checked(runner, asked, point, tree))
     finally:
         runner.stop()
-    totals = totalled(rows)
+    totals = {**totalled(rows), "drift_tolerance_nats": MOST_DRIFT[asked.settings.engine.dtype]}
     write_whole(path, json.dumps({**totals, "shapes": rows}, indent=1) + "\n")
     return totals
 
@@ -80,6 +81,7 @@ def totalled(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
     return {
         "shapes_checked": len(rows),
         "shapes_equal": sum(row["equal"] for row in rows),
+        "shapes_equal_where_same_text": sum(row["equal_where_same_text"] for row in rows),
         "requests_compared": sum(row["requests"] - row["other_text"] for row in rows),
         "requests_with_another_text": sum(row["other_text"] for row in rows),
         "requests_differing": differing,
@@ -115,10 +117,10 @@ def _checked(runner: RecordingRunner, asked: Asked, point: Point, tree: Strategy
     lives = [Live(each.completion.token_ids, each.rounds, _bars(each.completion)) for each in told]
     assert point.outcome is not None
     try:
-        row = compare(_strategy(point), point.traces, point.outcome, lives)
+        row = compare(_strategy(point), point.traces, point.outcome, lives, asked.settings.engine.dtype)
     except Incomplete as error:
         raise EngineFailure(f"the live rounds are not whole: {error}") from None
-    verdict = "equal" if row["equal"] else f"{row['differing']} differ, {row['explained']} explained"
+    verdict = "equal" if row["equal_where_same_text"] else f"{row['differing']} differ, {row['explained']} explained"
     say(f"check {_strategy(point)}: {verdict}, {row['other_text']} with another text, in {seconds:.1f} s")
     return {"temperature": 0.0, **row, "live_seconds": seconds}
 

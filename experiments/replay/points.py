@@ -20,6 +20,9 @@ class Point:
     outcome: Outcome | None
 
 
+POLICY = "{}: a budget that a policy chooses depends on the batch and on costs (experiment=adaptive replays it)"
+
+
 def points(asked: Asked, sets: dict[float, TraceSet]) -> tuple[list[Point], tuple[Dropped, ...]]:
     """Every point of the grid, and those that cannot be. ``sets``: the traces by temperature."""
     facts = Facts(**asked.recording.facts, unsupported={})
@@ -28,7 +31,7 @@ def points(asked: Asked, sets: dict[float, TraceSet]) -> tuple[list[Point], tupl
     for temperature, traces in sets.items():
         cells = [_marked(item.cell, asked) for item in plan.cells if item.cell.temperature == temperature]
         cells = [cell for cell in cells if cell.block == 0]
-        reasons = [refuse(strategy_of(cell.arm), traces.depth, traces.k) for cell in cells]
+        reasons = [_refusal(cell.arm, traces) for cell in cells]
         able = [cell for cell, reason in zip(cells, reasons, strict=True) if reason is None]
         outcomes = iter(replay(traces, [strategy_of(cell.arm) for cell in able]))
         found += [
@@ -38,7 +41,15 @@ def points(asked: Asked, sets: dict[float, TraceSet]) -> tuple[list[Point], tupl
     return found, plan.dropped
 
 
+def _refusal(arm: Arm, traces: TraceSet) -> str | None:
+    """Why an arm cannot be replayed from these traces; None if it can."""
+    if arm.policy is not None:
+        return POLICY.format(arm.policy)
+    return refuse(strategy_of(arm), traces.depth, traces.k)
+
+
 def strategy_of(arm: Arm) -> Strategy:
+    """The fixed shape of an arm without a policy."""
     return Strategy(arm.strategy, arm.width, arm.depth, arm.nodes, arm.force_spine, arm.min_log_prob)
 
 

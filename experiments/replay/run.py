@@ -38,6 +38,9 @@ def run(config: Mapping[str, Any], run_id: str) -> dict[str, Any]:
     computed, dropped = points(asked, sets)
     compute_s = time.perf_counter() - clock
     able = [point for point in computed if point.outcome is not None]
+    for reason in dict.fromkeys(point.planned.unsupported for point in computed):
+        if reason is not None:
+            warn(f"cannot be replayed: {reason}")
     say(
         f"read {counted(sum(map(len, loaded)), 'trace')} in {duration(read_s)}, "
         f"replayed {counted(len(able), 'point')} in {duration(compute_s)}"
@@ -60,9 +63,6 @@ def run(config: Mapping[str, Any], run_id: str) -> dict[str, Any]:
 def _reported(asked: Asked, folder: RunFolder, computed: list[Point]) -> dict[str, Any]:
     """Writes every point as a cell, and the report of the run."""
     tables: dict[int, RequestTables] = {}
-    for reason in dict.fromkeys(point.planned.unsupported for point in computed):
-        if reason is not None:
-            warn(f"cannot be replayed: {reason}")
     for point in computed:
         cell = point.planned.cell
         place = folder.begin(cell)

@@ -8,15 +8,20 @@ took is told by the server.
 
 from __future__ import annotations
 
+import json
+import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from safetensors import safe_open
+
 from ddbench.cost.file import save_cost
 from ddbench.cost.points import Point
 from ddbench.plugins.sglang.options import COSTS, POLICY, WIDTHS
+from ddbench.plugins.sglang.setup import TARGET
 from experiments.evidence.shards import version_of
 from experiments.evidence.timing import interleaved, kept, spread
 from experiments.progress import say
@@ -25,6 +30,7 @@ from experiments.sglang_evidence.fleet import Engine, Fleet
 from experiments.sglang_evidence.job import Job
 from experiments.sglang_evidence.timing import step_ms, tokens_per_s
 from experiments.sglang_evidence.tiny_checks import CHAIN, LENGTH, pair_of
+from experiments.step_cost.fingerprint import build_of
 from runners.base import EngineFailure
 from runners.machine import machine_facts
 
@@ -87,7 +93,20 @@ def _setup(job: Job) -> dict[str, str]:
         "engine_version": f"sglang {versions['sglang']} torch {versions['torch']}",
         "device": gpus[0]["name"] if gpus else "cpu",
         "dtype": "bfloat16",
+        "build": str(build_of("sglang")),
+        "attention_backend": "triton",
+        "verify_attention": "own",
+        "target": _target(pair_of(job.assets, "bfloat16").target),
     }
+
+
+def _target(folder: Path) -> str:
+    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    with safe_open(folder / "model.safetensors", "pt") as weights:
+        count = sum(math.prod(weights.get_slice(name).get_shape()) for name in weights.keys())  # noqa: SIM118
+    names = {"layers": "num_hidden_layers", "kv_heads": "num_key_value_heads", "head_dim": "head_dim"}
+    sizes = {name: int(config[key]) for name, key in (names | {"vocab_size": "vocab_size"}).items()}
+    return f"{count} parameters, {TARGET.format(**sizes)}"
 
 
 def _save(path: Path, setup: Mapping[str, str], steps: Steps, context: float, how: str) -> None:

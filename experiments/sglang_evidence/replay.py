@@ -80,7 +80,7 @@ def measure(job: Job) -> Measured:
                 continue
             seconds, lives = _live(engine, job, batch, shape, f"s{index}")
             try:
-                row = {**compare(shape, traces, outcome, lives), "live_seconds": seconds}
+                row = {**compare(shape, traces, outcome, lives, job.dtype), "live_seconds": seconds}
             except Incomplete as error:
                 result["failed"][str(shape)] = str(error)
                 continue

@@ -15,14 +15,14 @@ from typing import Any
 
 import numpy as np
 
-from ddbench.cost import CostModel
+from ddbench.cost import CostModel, inside, prefill_of
 from ddbench.cost.loop import Requests, closed_loop
 from ddbench.errors import ConfigError
-from experiments.predict.surface import inside, prefill_of
-from experiments.step_cost.evidence import COUNTED, PROMPT, rows_of
+from experiments.step_cost.evidence import COUNTED, PROMPT, known, rows_of
 
 ROUND = re.compile(r"(autoregressive|dflash|ddtree)(?:_(\d+))?")
 SPEED = re.compile(r"(autoregressive|dflash|ddtree)(?:_(\d+)_nodes)?")
+DTYPE = "bfloat16"  # of all evidence of the engines' speed
 CHAIN = 16  # verify width of the evidence's pinned chain
 
 
@@ -44,7 +44,7 @@ def against(cost: CostModel, place: str) -> list[Told]:
     """All numbers of an evidence file that the cost file tells.
 
     Raises:
-        ConfigError: no such file, one of another engine or GPU, or one without such numbers.
+        ConfigError: no such file, one of another engine, version, precision or GPU, or one without such numbers.
     """
     try:
         data = json.loads(Path(place).read_text(encoding="utf-8"))
@@ -54,10 +54,20 @@ def against(cost: CostModel, place: str) -> list[Told]:
     engine, gpu = cost.fingerprint.get("engine"), cost.fingerprint.get("device")
     if engine not in versions or data.get("gpu") != gpu:
         raise ConfigError("step_cost.against", place, f"an evidence file of {engine} on {gpu}, as the cost file is")
+    _same_build(cost, engine, known(versions[engine]), place)
     found = [*_rounds(cost, measured.get("round_ms") or {}), *_speeds(cost, measured)]
     if not found:
         raise ConfigError("step_cost.against", place, "a file with round times or pinned speeds of what was measured")
     return found
+
+
+def _same_build(cost: CostModel, engine: str, version: str, place: str) -> None:
+    """Evidence is of bfloat16 and of the engine's version that it names; an error of another is none of the fit."""
+    told, dtype = (cost.fingerprint.get(name, "unknown") for name in ("engine_version", "dtype"))
+    if not f"{told} ".startswith(f"{engine} {version} "):
+        raise ConfigError("step_cost.against", f"{place}, {engine} {version}", f"an evidence file of {told}")
+    if dtype != DTYPE:
+        raise ConfigError("step_cost.against", f"{place}, {DTYPE}", f"an evidence file of {dtype}, as the cost file is")
 
 
 def summary(found: list[Told]) -> dict[str, Any]:

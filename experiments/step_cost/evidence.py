@@ -23,6 +23,7 @@ from experiments.step_cost.measured import Measured, Points
 from experiments.step_cost.settings import StepCostSettings
 
 ARM = re.compile(r"(autoregressive|dflash|ddtree)(?:_(\d+))?")
+TREE = re.compile(r"ddtree_\d+")
 FLAGS = {"sglang": sglang.FLAGS, "vllm": vllm.FLAGS}
 COUNTED = 15 + 6  # tokens a sequence is longer than its prompt in the middle of the rounds that evidence times
 PROMPT = 256
@@ -42,9 +43,9 @@ def import_evidence(
     except (OSError, ValueError):
         raise ConfigError("step_cost.evidence", str(place), "an evidence file, or a cost file") from None
     if isinstance(data, Mapping) and "kinds" in data:
-        known = load_cost(place)
-        points = {kind: list(each) for kind, each in known.points.items()}
-        return Measured(known.fingerprint, points, {**known.source, "refitted": place.name})
+        cost = load_cost(place)
+        points = {kind: list(each) for kind, each in cost.points.items()}
+        return Measured(cost.fingerprint, points, {**cost.source, "refitted": place.name})
     times = data.get("measured", {}).get("round_ms") if isinstance(data, Mapping) else None
     engine = next((name for name in FLAGS if isinstance(data, Mapping) and name in data.get("versions", {})), None)
     if not times or engine is None:
@@ -61,17 +62,29 @@ def import_evidence(
         "weights": "random",
         "left_out": ", ".join(left_out) or "none",
     }
-    versions = data["versions"]
+    versions, attention = data["versions"], {"verify_attention": _attention(data)} if engine == "sglang" else {}
     setup = fingerprint(
         engine,
-        f"{engine} {_known(versions.get(engine))} torch {_known(versions.get('torch'))}",
+        f"{engine} {known(versions.get(engine))} torch {known(versions.get('torch'))}",
         None,
         str(data.get("gpu")),
         "",
         settings.model,
-        {"dtype": "bfloat16", **FLAGS[engine]},
+        {"dtype": "bfloat16", **FLAGS[engine], **attention},
     )
     return Measured(setup, points, source)
+
+
+def _attention(data: Mapping[str, Any]) -> str:
+    """Whose attention the trees of the round times verified with; unknown where their engines do not all say the same.
+
+    Which plug-in that was is not in such a file either: its ``build`` is none, which is no server's.
+    """
+    rounds = [shard for name, shard in data.get("shards", {}).items() if name.startswith("rounds")]
+    started = [each for shard in rounds for each in (shard.get("started") or {}).items()]
+    named = {facts.get("verify_attention") for name, facts in started if TREE.fullmatch(name)}
+    (only,) = named if len(named) == 1 else (None,)
+    return str(only or "unknown").partition(",")[0]
 
 
 def _points(times: Mapping[str, Any], block: int, left_out: list[str]) -> Points:
@@ -102,5 +115,6 @@ def rows_of(times: Mapping[str, Any]) -> Iterator[tuple[str, int, Mapping[str, A
             yield arm, int(batch), row
 
 
-def _known(version: object) -> str:
+def known(version: object) -> str:
+    """A version without what an index adds to it; a fingerprint has it so."""
     return str(version).partition("+")[0] if version else "unknown"

@@ -7,9 +7,15 @@ random ones (the routing of a mixture of experts does depend on them, and is sai
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
+import ddbench
 from experiments.settings import ModelSettings
+from runners.environments import our_hash
+
+PLUGGED = ("sglang", "vllm")  # engines that our plug-in runs in
+ATTENTION = "own"  # of the verify passes of a SGLang server that ddbench starts: `ddbench.plugins.sglang.options`
 
 FLAGS = (  # of an arm, those that decide times, where it has them
     "threads",
@@ -23,6 +29,8 @@ FLAGS = (  # of an arm, those that decide times, where it has them
     "tensor_parallel",
     "kv_cache_dtype",
     "quantization",
+    "extra_args",
+    "verify_attention",
 )
 
 
@@ -40,13 +48,19 @@ def fingerprint(
 
     Args:
         engine, version: name, and what it is built of.
-        build: hash of the engine's source, where it is part of ddbench.
+        build: hash of the engine's source where it is part of ddbench (:func:`build_of`), else of our plug-in in it.
         gpu: its name; None where the engine ran on the ``cpu``.
         model: of which the dimensions count.
         flags: of an arm: ``dtype`` and what else of :data:`FLAGS` it has.
         clock: what the times are of: wall, or the processor's own.
     """
-    kept = {name: _word(flags[name]) for name in FLAGS if name in flags and (gpu is None or name != "threads")}
+    without = [
+        *(["threads"] if gpu is not None else []),
+        *(["cuda_graphs"] if engine == "reference" and not flags.get("cuda_graphs") else []),  # off unless asked for
+    ]
+    kept = {name: _word(flags[name]) for name in FLAGS if name in flags and name not in without}
+    if engine == "sglang":
+        kept.setdefault("verify_attention", ATTENTION)
     return {
         "engine": engine,
         "engine_version": version,
@@ -76,5 +90,16 @@ def drafter_shape(model: ModelSettings) -> str:
     return f"{drafter.params} parameters, {drafter.layers} layers, block {drafter.block_size}"
 
 
+def build_of(engine: str) -> str | None:
+    """This checkout's part of an engine, as ``status.json`` names it: the reference engine's source, or the plug-in."""
+    if engine == "reference":
+        from runners.worker import source_hash
+
+        return source_hash(Path(ddbench.__file__).parent)
+    return our_hash() if engine in PLUGGED else None
+
+
 def _word(value: object) -> str:
+    if isinstance(value, list | tuple):
+        return " ".join(map(str, value)) or "none"
     return "none" if value is None else str(value)

@@ -18,12 +18,13 @@ from torch import Tensor
 from ddbench.decoding.api import Request, Sampling, Strategy
 from ddbench.decoding.autoregressive import AutoregressiveLoop
 from ddbench.decoding.batch import Batch
+from ddbench.decoding.clock import StageClock
 from ddbench.decoding.decode import check_requests, check_strategy, make_proposer
 from ddbench.decoding.loop import Loop
 from ddbench.decoding.pair import ModelPair
 from ddbench.decoding.proposal import Proposal, Proposer, Rows
 from ddbench.decoding.speculative import SpeculativeLoop
-from ddbench.decoding.target import Target, text_config
+from ddbench.decoding.target import Target
 
 STAGES = ("draft", "build", "verify", "commit")
 SETTLE = 2  # steps after a prefill that are not counted
@@ -43,15 +44,15 @@ class Timed:
     accepted: float
 
 
-def pin(proposal: Proposal, accepted: int, vocabulary: int) -> Tensor:
+def pin(proposal: Proposal, accepted: int) -> Tensor:
     """Choices [rows, nodes + 1] of a target that keeps the first ``accepted`` nodes of a deepest path of each tree.
 
     A tree that is less deep is kept to its depth. The choice after the path is the smallest token that no node of the
-    row's tree has.
+    row's tree has: one of the first nodes + 1, whatever the vocabulary, which is taken to be larger than the tree.
     """
     rows, nodes = proposal.tokens.shape
-    taken = torch.zeros(rows, vocabulary, dtype=torch.int8, device=proposal.tokens.device)
-    free = taken.scatter_(1, proposal.tokens, 1).argmin(dim=1)
+    taken = torch.zeros(rows, nodes + 2, dtype=torch.int8, device=proposal.tokens.device)
+    free = taken.scatter_(1, proposal.tokens.clamp(max=nodes + 1), 1)[:, : nodes + 1].argmin(dim=1)
     chosen = free[:, None].repeat(1, nodes + 2)  # the last column takes what is not on the path
     if accepted > 0:
         last = proposal.depths.clamp(max=accepted).argmax(dim=1)  # the first node of the depth that is kept
@@ -62,20 +63,24 @@ def pin(proposal: Proposal, accepted: int, vocabulary: int) -> Tensor:
 
 
 class PinnedLoop(SpeculativeLoop):
-    """``pin_s``: seconds that were spent on pinning in the last round, and are no part of it."""
+    """Pinning is no part of a round, and is timed apart: on CUDA between two events in the round's own stream, which
+    is what it adds to the round whether the device waits for the host there or the host for the device."""
 
     def __init__(self, target: Target, batch: Batch, proposer: Proposer, clock: Clock, accepted: int) -> None:
         super().__init__(target, batch, proposer, clock)
-        self._accepted, self._clock = accepted, clock
-        self._vocabulary = text_config(target.model).vocab_size
-        self.pin_s = 0.0
+        self._accepted = accepted
+        self._pinning = StageClock(target.device, clock)
 
     def _verify(self, rows: Rows, proposal: Proposal) -> Tensor:
         chosen = super()._verify(rows, proposal)
-        clock = self._clock()
-        pinned = pin(proposal, self._accepted, self._vocabulary).to(chosen.dtype)
-        self.pin_s = self._clock() - clock
+        self._pinning.start()
+        pinned = pin(proposal, self._accepted).to(chosen.dtype)
+        self._pinning.mark("verify")
         return pinned
+
+    def pin_s(self) -> float:
+        """Seconds that pinning took in the last round, which has ended."""
+        return self._pinning.read()["verify"]
 
 
 def timed_steps(
@@ -134,13 +139,12 @@ def _plain(loop: Loop, steps: int) -> Timed:
 def _pinned(loop: PinnedLoop, steps: int) -> Timed:
     seconds, pins, contexts = [], [], []
     for began, ended, context in _steps(loop, steps):
-        seconds.append(ended - began - loop.pin_s)
-        pins.append(loop.pin_s)
+        pins.append(loop.pin_s())
+        seconds.append(ended - began - pins[-1])
         contexts.append(context)
     rounds = loop.batch.active[0].rounds[SETTLE:]  # stages are the batch's
     parts = {stage: 1e3 * fmean(getattr(each, f"{stage}_s") for each in rounds) for stage in STAGES}
-    if loop.target.device.type == "cpu":  # on CUDA stages are the device's
-        parts["verify"] -= 1e3 * fmean(pins)
+    parts["verify"] -= 1e3 * fmean(pins)  # the stage whose end comes after it
     kept = fmean(each.accepted_raw for row in loop.batch.active for each in row.rounds[SETTLE:])
     return Timed(1e3 * fmean(seconds), parts, fmean(contexts), kept)
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from ddbench.cost import Point
 from ddbench.decoding.pair import ModelPair
+from ddbench.errors import ConfigError
 from experiments.engines import engine_of
 from experiments.models import resolve
 from experiments.progress import counted, duration, say
@@ -32,10 +33,13 @@ def measure(settings: Settings, asked: StepCostSettings, save: Callable[[Measure
     """Measures the whole grid; ``save`` gets what there is after every turn.
 
     Raises:
-        ConfigError: a model that cannot be loaded, or a step that it cannot do.
+        ConfigError: a model that cannot be loaded, a step that it cannot do, or CUDA graphs, of whose rounds none is
+            timed here.
     """
     from runners.worker import Engine
 
+    if settings.engine.flags.get("cuda_graphs"):
+        raise ConfigError("engine.flags.cuda_graphs", True, "false: steps of the reference engine are timed without")
     steps = grid(settings, asked)
     engine = Engine(_spec(settings))
     setup = fingerprint(
@@ -45,7 +49,7 @@ def measure(settings: Settings, asked: StepCostSettings, save: Callable[[Measure
         engine.gpu,
         machine_facts()["cpu"],
         settings.model,
-        {"dtype": settings.engine.dtype, "threads": settings.engine.threads},
+        {**settings.engine.flags, "dtype": settings.engine.dtype, "threads": settings.engine.threads},
         asked.clock,
     )
     source = {

@@ -17,6 +17,7 @@ from typing import Any
 
 from ddbench.cost import Point
 from ddbench.errors import ConfigError
+from ddbench.plugins.sglang.options import ATTENTION
 from experiments.evidence.dummy_models import write_dummy_pair
 from experiments.evidence.exclusive import alone
 from experiments.evidence.shards import version_of
@@ -25,7 +26,8 @@ from experiments.sglang_evidence.arms import Arm, Pair
 from experiments.sglang_evidence.fleet import START_S, Fleet
 from experiments.sglang_evidence.inside import DUMP
 from experiments.sglang_evidence.timing import FIRST, round_ms
-from experiments.step_cost.fingerprint import fingerprint
+from experiments.step_cost.fingerprint import ATTENTION as OWN
+from experiments.step_cost.fingerprint import build_of, fingerprint
 from experiments.step_cost.fleets import check_dummy, groups, measure_groups, name_of
 from experiments.step_cost.grid import Step, grid
 from experiments.step_cost.measured import Measured, Points
@@ -41,6 +43,7 @@ FLAGS = {  # of `experiments.sglang_evidence.arms.arguments`, as a sweep's arms 
     "tensor_parallel": 1,
     "kv_cache_dtype": "auto",
     "quantization": None,
+    "extra_args": [],
 }
 DTYPE = "bfloat16"
 PARTS = {  # stage of a round by what is timed in the worker; the tree is built inside the drafter's graph
@@ -102,7 +105,8 @@ def measure(settings: Settings, asked: StepCostSettings, save: Callable[[Measure
 def _check_flags(settings: Settings) -> None:
     engine = settings.engine
     for name, value in FLAGS.items():
-        if engine.flags.get(name) != value:
+        given = engine.flags.get(name)
+        if (list(given) if isinstance(given, tuple) else given) != value:
             raise ConfigError(f"engine.flags.{name}", engine.flags.get(name), f"{value}: what is measured here")
     if engine.url is not None:
         raise ConfigError("engine.url", engine.url, "null: engines of random weights are started")
@@ -116,8 +120,11 @@ def _arms(rounds: list[Step], stages: bool, logs: Path) -> list[Arm]:
     for step in rounds:
         name = name_of(step)
         arm = Arm(name, step.kind, None if step.kind == "autoregressive" else step.verify_width - 1)
-        timed = stages and step.kind == "ddtree"
-        found[name] = replace(arm, hooks=("stages",), env={DUMP: str(_dump(logs, name))}) if timed else arm
+        if step.kind == "ddtree":
+            arm = replace(arm, env={ATTENTION: OWN})
+            if stages:
+                arm = replace(arm, hooks=("stages",), env={**arm.env, DUMP: str(_dump(logs, name))})
+        found[name] = arm
     return list(found.values())
 
 
@@ -164,7 +171,7 @@ def _fingerprint(settings: Settings, python: str) -> dict[str, str]:
     return fingerprint(
         "sglang",
         f"sglang {versions['sglang']} torch {versions['torch']}",
-        None,
+        build_of("sglang"),
         facts["gpus"][0]["name"] if facts["gpus"] else None,
         facts["cpu"],
         settings.model,

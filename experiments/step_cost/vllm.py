@@ -12,7 +12,7 @@ from experiments.evidence.dummy_models import write_dummy_pair
 from experiments.evidence.exclusive import alone
 from experiments.evidence.shards import version_of
 from experiments.settings import Settings
-from experiments.step_cost.fingerprint import fingerprint
+from experiments.step_cost.fingerprint import build_of, fingerprint
 from experiments.step_cost.fleets import check_dummy, groups, measure_groups, name_of
 from experiments.step_cost.grid import Step, grid
 from experiments.step_cost.measured import Measured, Points
@@ -32,6 +32,7 @@ FLAGS = {  # of `experiments.vllm_evidence.arms.arguments`, as a sweep's arms na
     "tensor_parallel": 1,
     "kv_cache_dtype": "auto",
     "quantization": None,
+    "extra_args": [],
 }
 DTYPE, KV_GIB_A_TOKEN = "bfloat16", 180_224 / 2**30  # of 36 + 5 layers, 8 heads of 128, two bytes, rounded up
 
@@ -40,12 +41,15 @@ def measure(settings: Settings, asked: StepCostSettings, save: Callable[[Measure
     """Starts one engine a kind and verify width side by side, then times the grid in turns.
 
     Raises:
-        ConfigError: another model than the one that there are random weights of.
+        ConfigError: another model than the one that there are random weights of, or settings that are not measured.
     """
     began = time.perf_counter()
     check_dummy(settings.model)
     if settings.engine.dtype != DTYPE:
         raise ConfigError("engine.dtype", settings.engine.dtype, f"{DTYPE}: what is measured here")
+    extra = list(settings.engine.flags.get("extra_args") or [])
+    if extra:
+        raise ConfigError("engine.flags.extra_args", extra, "[]: what is measured here")
     steps = grid(settings, asked)
     rounds = [step for step in steps if step.kind != "prefill"]
     prefills = [step for step in steps if step.kind == "prefill"]
@@ -106,7 +110,7 @@ def vllm_fingerprint(settings: Settings, version: str | None, torch: str | None)
     return fingerprint(
         "vllm",
         f"vllm {str(version).partition('+')[0]} torch {str(torch).partition('+')[0]}",
-        None,
+        build_of("vllm"),
         facts["gpus"][0]["name"] if facts["gpus"] else None,
         facts["cpu"],
         settings.model,

@@ -8,6 +8,7 @@ from typing import Any
 import pandas as pd
 from matplotlib.figure import Figure
 
+from reports.figures.predicted import MARK
 from reports.figures.style import colour, headline, panels, powers_of_two, shared_legend
 
 LINES = {
@@ -21,7 +22,8 @@ LINES = {
 def against_best(frame: pd.DataFrame, told: Mapping[str, Any], temperature: float) -> Figure:
     """Tokens/s of policies, oracle, chain and autoregressive decoding over the best single arm's, by batch size.
 
-    A panel a group. 1 is the best of autoregressive decoding, chains and fixed trees, chosen in hindsight.
+    A panel a group, all in the range of the data. 1 is the best of autoregressive decoding, chains and fixed trees,
+    chosen in hindsight.
     """
     here = frame[frame["temperature"] == temperature]
     names = list(dict.fromkeys(here["group"]))
@@ -41,15 +43,15 @@ def against_best(frame: pd.DataFrame, told: Mapping[str, Any], temperature: floa
         axis.axhspan(0.98, 1.0, color="#EEEEEE", zorder=0)
         axis.set_title(name)
         powers_of_two(axis, sorted({int(size) for size in mine["batch_size"]}))
-        axis.set_ylim(0.6, 1.6)
     for axis in axes[len(names) :]:
         axis.set_visible(False)
     for index, axis in enumerate(axes[: len(names)]):
         if index % columns == 0:
-            axis.set_ylabel("of the best single arm")
+            axis.set_ylabel(f"{MARK}, of the best single arm")
         if index >= len(names) - columns:
             axis.set_xlabel("requests in flight")
     shared_legend(figure, axes, ncols=4)
-    note = f"{told['model']} · {told['cost']['fingerprint'].get('device')} · T = {temperature:g} · replayed · grey: 2 %"
-    headline(figure, "Budgets chosen at every step against the best single arm", note)
+    device = told["cost"]["fingerprint"].get("device")
+    note = f"{told['model']} · {device} · T = {temperature:g} · rounds replayed, speeds {MARK} · grey: 2 %"
+    headline(figure, f"{MARK}: budgets chosen at every step against the best single arm", note)
     return figure

@@ -35,7 +35,8 @@ SCENARIO = (
     "top_k",
     "seed",
 )
-# `build`: hash of the engine's own source, where the engine is part of ddbench. `power_limit_w`: see power_limits.
+# `build`: hash of the engine's own source where it is part of ddbench, else of our plug-in in it, where it was seen.
+# `power_limit_w`: see power_limits.
 MACHINE = ("build", "gpu", "power_limit_w")
 
 

@@ -101,7 +101,8 @@ def _unsupported(stored: Stored) -> list[str]:
 
 def _count(strategy: str, refused: list[dict[str, Any]], others: list[dict[str, Any]]) -> str:
     """``4 of 6 eagle shapes are``; in cells where the same shape can be run at another temperature."""
-    cannot, can = ({(row["width"], row["depth"], row["nodes"]) for row in rows} for rows in (refused, others))
+    axes = ("width", "depth", "nodes", "policy")
+    cannot, can = ({tuple(row.get(axis) for axis in axes) for row in rows} for rows in (refused, others))
     if cannot & can:
         return f"{len(refused)} of {len(refused) + len(others)} {strategy} cells are"
     return f"{len(cannot)} of {len(cannot | can)} {strategy} shapes {'are' if len(cannot) > 1 else 'is'}"

@@ -144,7 +144,8 @@ def _name(cell: Cell) -> str:
     )
     heat = f" T{cell.temperature:g}" if cell.temperature else ""
     block = f" block {cell.block}" if cell.block else ""
-    return f"{arm.strategy}{shape} b{cell.batch_size}{heat}{block}"
+    policy = f" {arm.policy}" if arm.policy is not None else ""
+    return f"{arm.strategy}{policy}{shape} b{cell.batch_size}{heat}{block}"
 
 
 def _cell(text: str) -> Cell:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from ddbench.errors import ConfigError
 from ddbench.storage import write_whole
 from runners.base import CellJob, ServerSpec
+from runners.measured_span import NOTES
 from runners.published.counts import UNMEASURED
 from runners.random_models import with_random
 from runners.worker import Engine
@@ -19,9 +20,6 @@ from runners.worker import Engine
 if TYPE_CHECKING:
     from ddbench.decoding import Generation, ModelPair, Request, Strategy
     from runners.published.code import Answer
-
-
-NOTES = "engine.json"  # of a cell
 
 
 class PublishedEngine(Engine):
@@ -69,8 +67,11 @@ class PublishedEngine(Engine):
         requests: Sequence[Request],
         clock: Callable[[], float] = time.perf_counter,
         on_finish: Callable[[Generation], None] | None = None,
+        on_start: Callable[[None], None] | None = None,
         **_: Any,
     ) -> list[Generation]:
+        if on_start is not None:
+            on_start(None)
         start, answers = clock(), []
         for request in requests:
             answers.append(self.code.answer(strategy, request, clock, start))

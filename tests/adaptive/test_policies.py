@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -71,6 +72,30 @@ def test_caddtree_grows_node_by_node_where_every_budget_is_offered() -> None:
     chosen = CaDDTree().start(candidates, costs, DEPTH).choose(offer_of(gains[None]))
     # theta = (1 + gain) / (1 + 0.1 (n + 1)): 1.25, 1.346, 1.339, ...
     assert chosen == Choice("tree", 2)
+
+
+class Holes(Made):
+    """Without prices at some widths, as a cost file that was not measured there."""
+
+    def round_ms(self, verify_width: Any, batch: Any, context: Any) -> Any:
+        return np.where(np.isin(verify_width, (2, 3, 9)), np.inf, super().round_ms(verify_width, batch, context))
+
+
+@pytest.mark.parametrize("policy", [CaDDTree(), CostOptimal()])
+def test_what_was_not_measured_is_passed_over(policy: CaDDTree | CostOptimal) -> None:
+    """The two narrowest trees and one in the middle have no price; the drafter is right about everything."""
+    expected = np.array([[1.0, 2.0, 4.0, 8.0, 16.0, 2.0, 4.0]])
+    candidates = Candidates(CANDIDATES.trees, (), autoregressive=False)
+    control = policy.start(candidates, Holes(draft=1.0, base=9.0), DEPTH)
+    assert control.choose(offer_of(expected[:, :5])) == Choice("tree", 16)
+    steep = policy.start(candidates, Holes(draft=1.0, base=1.0, knee=0.0, slope=9.0), DEPTH)
+    assert steep.choose(offer_of(np.array([[0.9, 1.0, 1.1, 1.2, 1.3]]))) == Choice("tree", 4)  # the least with a price
+
+
+def test_caddtree_needs_one_price() -> None:
+    control = CaDDTree().start(Candidates((1, 2, 8)), Holes(), DEPTH)
+    with pytest.raises(ConfigError, match="a cost of some tree at a batch of 1"):
+        control.choose(offer_of(np.array([[0.5, 0.6, 0.7]])))
 
 
 def test_a_fixed_policy_is_held_to_the_candidates() -> None:

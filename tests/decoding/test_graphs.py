@@ -37,6 +37,7 @@ def test_a_shape_is_captured_once_it_has_come_often_enough() -> None:
         assert kept.run("double", double, given).tolist() == [2.0 * call] * 2
         assert (seen[-1] is given) == (call < WARM)
         assert len(kept) == (call >= WARM)
+    assert (kept.replayed, kept.direct) == (2, WARM)
     assert seen[-1] is seen[-2], "the inputs of a graph stay where they are"
 
 

@@ -138,3 +138,24 @@ def test_open_loops() -> None:
 def test_flags_are_checked_at_the_door(bad: str) -> None:
     with pytest.raises(ConfigError, match=r"engine.flags"):
         make_plan(settings(f"+{bad}" if "page_size" in bad else bad), FACTS)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "says"),
+    [
+        (("engine.device=cpu", "+engine.flags.cuda_graphs=true"), "cuda_graphs=True: false on the CPU"),
+        (("model=qwen36_27b", "+engine.flags.cuda_graphs=true"), "false for qwen36_27b: a hybrid's passes"),
+        (("model=qwen3_coder_30b_a3b", "+engine.flags.cuda_graphs=true"), "false for .*: its passes ask the host"),
+        (("+engine.flags.cuda_graphs=perhaps",), "cuda_graphs='perhaps': true or false"),
+        (("+engine.flags.cuda_graph=true",), "engine.flags.cuda_graph=True: cuda_graphs"),
+    ],
+)
+def test_the_reference_engine_records_no_graphs_that_it_has_not(overrides: tuple[str, ...], says: str) -> None:
+    asked = settings("engine=reference", "engine.device=cuda", *overrides)
+    with pytest.raises(ConfigError, match=says):
+        engine_of("reference").flags(asked, [])
+
+
+def test_the_reference_engine_takes_graphs_on_a_gpu_and_flags_of_a_users_own() -> None:
+    asked = settings("engine=reference", "engine.device=cuda", "+engine.flags.cuda_graphs=true", "+engine.flags.rack=7")
+    assert engine_of("reference").flags(asked, []) == {"cuda_graphs": True, "rack": 7}

@@ -118,6 +118,20 @@ def test_bad_input_is_one_clear_line(
     assert "\n" not in str(caught.value)
 
 
+def test_a_policy_is_not_replayed_as_a_fixed_tree(settings: Settings, recorded: Path) -> None:
+    """It would have the counts of the tree of its largest budget, under its own name."""
+    shapes = ["sweep.width=[null]", "sweep.depth=[null]", "sweep.nodes=[4,12]", "report.build=false"]
+    done = replaying.run(settings("replay", f"run={recorded}", "strategy=ddtree_adaptive", *shapes), "policies")
+    frames = package.load(done["run"])
+    chosen = frames.results[frames.results["policy"].notna()]
+    assert set(chosen["policy"]) == {"cost_optimal", "caddtree"}
+    assert (chosen["status"] == "unsupported").all()
+    assert chosen["reason"].str.contains("experiment=adaptive replays it").all()
+    fixed = frames.results[(frames.results["strategy"] == "ddtree") & frames.results["policy"].isna()]
+    assert (fixed["status"] == "ok").all()
+    assert len(pd.read_parquet(done["surface"])) == int((frames.results["status"] == "ok").sum())
+
+
 def test_a_replay_is_checked_marked_and_reported(settings: Settings, recorded: Path) -> None:
     shapes = ["sweep.width=[2,null]", "sweep.depth=[3,null]", "sweep.nodes=[4,12,24]"]
     asked = [*shapes, "sweep.strategy=[autoregressive,dflash,eagle,ddtree]", "check=true", "replay.check_shapes=4"]

@@ -12,7 +12,7 @@ from made import slow_round
 from ddbench.decoding import Strategy
 from ddbench.plugins.sglang.dumps import Layout
 from ddbench.replay import Trace, TraceSet, replay
-from ddbench.replay.engine import Incomplete, Live, Spoken, compare, trace_of
+from ddbench.replay.engine import MOST_DRIFT, Incomplete, Live, Spoken, compare, trace_of
 from ddbench.replay.trace import Key
 
 DEPTH, WORDS, PROMPT, TOKENS, K = 4, 12, 5, 30, 8
@@ -94,11 +94,11 @@ def test_the_same_scores_give_the_same_rounds(made: tuple[Spoken, np.ndarray], s
 
 def changed(trace: Trace, rounds: np.ndarray) -> tuple[np.ndarray, int]:
     """Scores moved as rounding would, so far that the request's counts change; and the anchor where."""
-    before = lived(trace, rounds, TREE)
+    before, rng = lived(trace, rounds, TREE), np.random.default_rng(0)
     for anchor in before["position"][:-1] - PROMPT:
-        for scale in (0.05, 0.2, 0.5):
+        for _ in range(40):
             other = rounds.copy()
-            other["log_probs"][anchor] *= np.float32(1.0) + np.float32(scale) * np.arange(DEPTH)[::-1, None]
+            other["log_probs"][anchor] -= rng.uniform(0, 0.45, (DEPTH, 1)).astype(np.float32)  # they stay sorted
             if sorted(lived(trace, other, TREE)["taken"]) != sorted(before["taken"]):
                 return other, int(anchor)
     raise AssertionError("no change of scores changes the counts")
@@ -119,8 +119,11 @@ def test_other_scores_explain_another_round(made: tuple[Spoken, np.ndarray]) -> 
     found = compare(TREE, traces, outcome, [Live(made[0].output, lived(trace, other, TREE))])
     one = difference(found)
     assert (one["anchor"], one["explained"], found["explained"]) == (anchor, True, 1)
-    assert one["drift_nats"] > 0
+    assert 0 < one["needed_nats"] <= one["drift_nats"] <= MOST_DRIFT["bfloat16"]
+    assert found["drift"]["worst"] >= found["drift"]["median"] == 0.0
     assert found["rounds"] == found["rounds_by_own_scores"]
+    exact = compare(TREE, traces, outcome, [Live(made[0].output, lived(trace, other, TREE))], "float32")
+    assert exact["explained"] == 0  # so far apart are no two roundings of float32
 
 
 def test_a_round_that_its_own_scores_do_not_give_is_not_explained(made: tuple[Spoken, np.ndarray]) -> None:
@@ -135,6 +138,7 @@ def test_a_round_that_its_own_scores_do_not_give_is_not_explained(made: tuple[Sp
     found = compare(TREE, traces, outcome, [Live(made[0].output, np.concatenate([live[:number], rest]))])
     one = difference(found)
     assert (one["explained"], one["drift_nats"], found["explained"]) == (False, 0.0, 0)
+    assert one["needed_nats"] is None or one["needed_nats"] > 0
     assert found["rounds_by_own_scores"] == found["rounds"] - 1
 
 
@@ -156,3 +160,22 @@ def test_another_text_is_counted_apart_and_a_gap_is_no_round(made: tuple[Spoken,
     assert (found["equal"], found["other_text"], found["rounds"]) == (False, 1, 0)
     with pytest.raises(Incomplete, match="rounds are missing"):
         compare(TREE, traces, outcome, [Live(made[0].output, np.delete(live, 2))])
+    both = TraceSet.of([trace, trace])
+    (outcome,) = replay(both, [TREE])
+    lives = [Live(made[0].output, live), Live((*made[0].output[:-1], 99), live)]
+    found = compare(TREE, both, outcome, lives)  # one of two with the recorded text is not all of them
+    assert (found["equal"], found["equal_where_same_text"], found["other_text"]) == (False, True, 1)
+
+
+@pytest.mark.parametrize("strategy", [TREE, CHAIN])
+def test_a_recording_of_the_wrong_anchors_is_not_explained(made: tuple[Spoken, np.ndarray], strategy: Strategy) -> None:
+    """A planted fault: each anchor was recorded with the next one's scores. The engine's own give its lengths."""
+    trace = trace_of(*made)
+    live = lived(trace, made[1], strategy)
+    shifted = replace(trace, log_probs=np.roll(trace.log_probs, -1, axis=0), ranks=np.roll(trace.ranks, -1, axis=0))
+    traces = TraceSet.of([shifted])
+    (outcome,) = replay(traces, [strategy])
+    found = compare(strategy, traces, outcome, [Live(made[0].output, live)])
+    assert found["rounds"] == found["rounds_by_own_scores"]
+    assert found["drift"]["median"] > MOST_DRIFT["bfloat16"]
+    assert difference(found)["explained"] is False

@@ -14,6 +14,7 @@ from ddbench.records import Arm, Cell
 from experiments.plan import Planned
 from experiments.store import RunFolder
 from reports import build_report, load_run
+from reports.tracking.cell_run import _name
 
 PLAN = Plan(shapes={"autoregressive": [(None, None, None)], "dflash": [(None, 3, None)]}, batch_sizes=(1,), prompts=4)
 AUTOREGRESSIVE, CHAIN = arm("autoregressive", None, None, None), arm("dflash", None, 3, None)
@@ -116,6 +117,16 @@ def test_a_strategy_with_cells_to_come_is_not_called_unsupported(run: Path) -> N
     text = top(built(run))
     assert "**1 of 2 eagle shapes is unsupported on reference**" in text
     assert "**eagle is unsupported" not in text
+
+
+def test_a_policy_is_a_shape_of_its_own(run: Path) -> None:
+    """It has the depth and the nodes of a fixed tree."""
+    tree = arm("ddtree", None, 4, 16)
+    write_cell(run, PLAN, cell(PLAN, tree, 1))
+    write_status(run, cell(PLAN, replace(tree, policy="caddtree"), 1), "unsupported", "no policies")
+    refused, to_come = (cell(PLAN, replace(tree, policy=name), 1) for name in ("caddtree", "cost_optimal"))
+    assert "shapes is unsupported on reference**, and nothing else was run instead: no policies" in top(built(run))
+    assert len({_name(each) for each in (cell(PLAN, tree, 1), refused, to_come)}) == 3
 
 
 def test_a_temperature_that_cannot_be_run_is_counted_in_cells(run: Path) -> None:

@@ -52,6 +52,12 @@ def test_a_chain_is_expected_between_both_papers() -> None:
     ]
 
 
+def test_a_policy_is_not_held_against_a_fixed_tree() -> None:
+    """It accepts less a round by design."""
+    assert expected(row("ddtree", None, None, 64, policy="cost_optimal")) is None
+    assert expected(row("ddtree", None, None, 64, policy=None)) is not None
+
+
 def test_a_tree_is_expected_between_the_chain_and_the_best_tree() -> None:
     found = expected(row("ddtree", None, None, 64, temperature=1.0, dataset="gsm8k"))
     assert found is not None

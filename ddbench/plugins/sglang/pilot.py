@@ -30,6 +30,7 @@ from ddbench.plugins.sglang.offers import Sighting, Sightings
 from ddbench.plugins.sglang.options import COSTS, POLICY, WIDTHS, Sizes, usual_widths
 
 Floats = NDArray[np.float64]
+NEAR = 0.1  # share by which numbers of parameters may differ: configurations round them
 PLAIN = 1  # verify width of a step without the drafter
 
 
@@ -59,6 +60,19 @@ class Plan:
         return Candidates(trees, autoregressive=PLAIN in self.widths)
 
 
+def _same(key: str, known: Mapping[str, str], mine: str) -> bool:
+    if key == "target":
+        return known.get(key, "").endswith(f" {mine}")
+    if key == "parameters":
+        said = _known(key, known)
+        return said.isdigit() and abs(int(said) - int(mine)) <= NEAR * int(mine)
+    return known.get(key) == mine
+
+
+def _known(key: str, known: Mapping[str, str]) -> str:
+    return known.get("target", "unknown").partition(" ")[0] if key == "parameters" else known.get(key, "unknown")
+
+
 def _widths(text: str, own: int) -> tuple[int, ...]:
     if not text:
         return usual_widths(own)
@@ -83,13 +97,16 @@ class Costs:
     def of(cls, plan: Plan, setup: Mapping[str, str], rows: int) -> Costs:
         """Reads and checks the file: it is this ``setup``'s and was measured at all widths for up to ``rows``.
 
+        The file's ``target`` is the number of parameters, which need only be near what the server counts, and at its
+        end the dimensions.
+
         Raises:
             ConfigError: it is another's, damaged, or too narrow.
         """
         model = load_cost(plan.costs)
         known = model.fingerprint
-        other = {key: mine for key, mine in setup.items() if known.get(key) != mine}
-        apart = [f"{key} is {known.get(key)} there and {mine} here" for key, mine in other.items()]
+        other = {key: mine for key, mine in setup.items() if not _same(key, known, mine)}
+        apart = [f"{key} is {_known(key, known)} there and {mine} here" for key, mine in other.items()]
         if apart:
             raise ConfigError(COSTS, str(plan.costs), f"a cost file of this setup ({'; '.join(apart)})")
         trees = np.array([width for width in plan.widths if width != PLAIN])

@@ -98,12 +98,14 @@ def install(
     if named == "sglang":
         return None
     if type(backend).__name__ != BACKEND:
-        return _left(named, f"the backend is {type(backend).__name__}, not {BACKEND}")
+        _left(named, f"the backend is {type(backend).__name__}, not {BACKEND}")
+        return None
     heads, kv_heads, head_size = int(backend.num_head), int(backend.num_kv_head), int(backend.v_head_dim)
     try:
         workspace = workspace_for(rows, width, heads, kv_heads, head_size, dtype.itemsize, torch.device(device))
     except ValueError as error:
-        return _left(named, str(error))
+        _left(named, str(error))
+        return None
     attention = VerifyAttention(backend.extend_attention_fwd, workspace)
     backend.extend_attention_fwd = torch.compiler.disable(attention)  # type: ignore[no-untyped-call]
     return attention

@@ -20,6 +20,7 @@ from ddbench.cost import CostModel, Point, load_cost
 from ddbench.cost.file import save_cost
 from ddbench.errors import ConfigError
 from ddbench.records import Cell
+from experiments import report
 from experiments.adaptive.arms import adaptive_arms, check_setup, cost_id, cost_of
 from experiments.adaptive.compare import Row, summary, verdicts
 from experiments.adaptive.run import run
@@ -29,6 +30,7 @@ from experiments.record import run as recording
 from experiments.settings import Settings, load_settings
 from experiments.shapes import Shape
 from experiments.step_cost.fingerprint import fingerprint
+from reports.figures.adaptive import against_best
 from runners.machine import machine_facts
 from runners.worker import source_hash
 
@@ -93,17 +95,25 @@ def test_a_comparison_from_its_files(make: Make, settings: Settings, recorded: P
     told = json.loads((Path(done["run"]) / "adaptive.json").read_text(encoding="utf-8"))
     frame = pd.read_parquet(done["table"])
     assert frame["replayed"].all()
-    assert done["replayed"] is True
+    assert frame["predicted"].all()
+    assert {"mean_verify_width", "autoregressive_share", "chain_share"} <= set(frame.columns)
+    assert done["replayed"] is done["predicted"] is told["predicted"] is True
     assert set(frame["kind"]) == {"autoregressive", "chain", "tree", "policy", "oracle"}
-    assert {each["batch_size"] for each in told["left_out"]} == {8}  # not measured there
-    assert "was not measured at a batch of 5" in told["left_out"][0]["reason"]
+    whole = [each for each in told["left_out"] if each["arm"] is None]
+    assert {each["batch_size"] for each in whole} == {8}  # not measured there
+    assert "was not measured at a batch of 5" in whole[0]["reason"]
+    assert {each["arm"] for each in told["left_out"]} == {None, "tree 16"}  # neither was a tree of 16
     assert len(told["verdicts"]) == 3 * len(frame.groupby(["group", "batch_size"]))
     assert all(each["of_oracle"] <= 1 + 1e-9 for each in told["verdicts"])
     tops = frame.groupby(["group", "batch_size"])["tokens_per_s"].max()
     oracle = frame[frame["kind"] == "oracle"].set_index(["group", "batch_size"])["tokens_per_s"]
     assert (oracle >= tops - 1e-9).all()
     page = Path(done["report"]).read_text(encoding="utf-8")
-    assert "Replayed, not run" in page
+    assert page.startswith("# PREDICTED")
+    headings = [line for line in page.splitlines() if line.startswith("#")]
+    assert all("PREDICTED" in line for line in headings if "believed" not in line and "Measured" not in line)
+    measured = headings.index("## Measured: decoded, of the best single arm")
+    assert measured < next(place for place, line in enumerate(headings) if "never slower" in line)
     assert "Batch 8 is left out" in page
     assert (Path(done["run"]) / "figures" / "adaptive_T0.png").stat().st_size > 10_000
     (live,) = told["live"]["points"]
@@ -112,6 +122,9 @@ def test_a_comparison_from_its_files(make: Make, settings: Settings, recorded: P
     assert all(arm["as_replayed"] == 3 for arm in live["arms"] if arm["policy"])
     with pytest.raises(ConfigError, match="run_id"):
         run(make("adaptive", f"run={recorded}", f"cost={cost}"), "a")
+    Path(done["report"]).unlink()
+    assert report.run({"run": done["run"]}, "again")["report"] == done["report"]
+    assert Path(done["report"]).read_text(encoding="utf-8") == page
 
 
 def test_what_cannot_be_compared(make: Make, settings: Settings, recorded: Path, tmp_path: Path) -> None:
@@ -212,6 +225,11 @@ def test_the_cost_of_another_setup_is_refused(settings: Settings, tmp_path: Path
         other = load_cost(planted(tmp_path / "c.json", settings, 0.05, **{name: "another"}))
         with pytest.raises(ConfigError, match=f"{name} is another there"):
             check_setup(other, settings, version, environment)
+    graphs = replace(settings, engine=replace(settings.engine, flags={"cuda_graphs": True}))
+    with pytest.raises(ConfigError, match="cuda_graphs is unknown there and True here"):
+        check_setup(load_cost(tmp_path / "a.json"), graphs, version, environment)
+    without = replace(settings, engine=replace(settings.engine, flags={"cuda_graphs": False}))
+    check_setup(load_cost(tmp_path / "a.json"), without, version, environment)
     assert platform.python_version() == environment["python"]
 
 
@@ -257,3 +275,36 @@ def test_a_sweep_with_policies(ddbench: Any, settings: Settings, tmp_path: Path)
     refused = ddbench.run("run_id=stale", "strategy=ddtree_adaptive", f"strategy.cost={stale}", *grid)
     assert refused.code == 2
     assert "build is another there" in refused.errors[-1]
+
+
+def test_single_arms_without_a_price_are_named(settings: Settings, recorded: Path, make: Make, tmp_path: Path) -> None:
+    """The narrow cost has no tree of one node: a policy may not take it, and neither may hindsight."""
+    cost = planted(tmp_path / "cost.json", settings, 0.05)
+    data = json.loads(cost.read_text(encoding="utf-8"))
+    for name in ("verify_width", "tokens"):
+        data["kinds"]["ddtree"]["fit"]["measured"][name][0] = 5
+    cost.write_text(json.dumps(data), encoding="utf-8")
+    asked = ("adaptive.batch_size=[1]", "adaptive.policies=[caddtree]")
+    done = run(make("adaptive", f"run={recorded}", f"cost={cost}", *asked), "narrow")
+    told = json.loads((Path(done["run"]) / "adaptive.json").read_text(encoding="utf-8"))
+    assert {each["arm"] for each in told["left_out"]} == {"tree 1", "tree 2", "tree 3", "tree 16"}
+    page = Path(done["report"]).read_text(encoding="utf-8")
+    assert "No single arm at batch 1: tree 1, tree 2, tree 3, tree 16; each has no price" in page
+    assert "adaptive.decode=true" in page
+    frame = pd.read_parquet(done["table"])
+    assert (frame.loc[frame["kind"] == "policy", "tokens_per_s"] > 0).all()
+
+
+def test_the_figure_shows_all_of_its_points() -> None:
+    kinds = (("autoregressive", "autoregressive", 100.0), ("caddtree", "policy", 30.0), ("oracle", "oracle", 190.0))
+    frame = pd.DataFrame(
+        [
+            {"group": "g", "temperature": 0.0, "batch_size": size, "arm": arm, "kind": kind, "tokens_per_s": speed}
+            for size in (1, 2)
+            for arm, kind, speed in kinds
+        ]
+    )
+    figure = against_best(frame, {"model": "m", "cost": {"fingerprint": {"device": "d"}}}, 0.0)
+    low, high = figure.axes[0].get_ylim()
+    assert low < 0.3
+    assert high > 1.9

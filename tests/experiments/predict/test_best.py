@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import product
 
 import pytest
@@ -49,6 +50,17 @@ def test_best_shape_by_batch_size() -> None:
     assert one.margin_over == {"dflash": pytest.approx(1 / 3), "autoregressive": pytest.approx(3.0)}
     assert (four.shape, four.margin_over["ddtree"]) == (CHAIN, pytest.approx(3.0))
     assert (sixteen.shape, sixteen.next, sixteen.margin) == (PLAIN, CHAIN, pytest.approx(1.0))
+
+
+def test_what_is_best_by_extrapolation_says_so() -> None:
+    plain, chain = point(PLAIN, 4, 80.0), replace(point(CHAIN, 4, 160.0), extrapolated=True)
+    for points in ([plain, chain], [replace(plain, extrapolated=True), replace(chain, extrapolated=False)]):
+        (told,) = best(points)
+        assert told.extrapolated
+        assert pays(points)[0].extrapolated == (4,)
+    assert not best([plain, replace(chain, extrapolated=False)])[0].extrapolated
+    far = elsewhere([chain], Model(16e9, 8e9, 0.0, 0.0, 1, 0.0), H200, "pro6000_workstation")
+    assert far[0].extrapolated
 
 
 def test_where_speculation_stops_paying() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,14 +15,17 @@ from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
 from ddbench.__main__ import conf_folder
-from ddbench.cost import Point
+from ddbench.cost import Point, load_cost
 from ddbench.cost.file import save_cost
 from ddbench.errors import ConfigError
 from ddbench.metrics import Counts, tokens_per_s_per_user
 from ddbench.records import Cell
+from ddbench.replay import TraceSet
 from experiments import report
+from experiments.predict.check import check
 from experiments.predict.run import run
 from experiments.record import run as recording
+from experiments.record.folder import RecordFolder
 from experiments.settings import ModelSettings
 from experiments.step_cost.fingerprint import fingerprint
 from experiments.typed import build
@@ -128,6 +132,15 @@ def test_points_outside_have_no_numbers_unless_asked_for(
     bold = run(make("predict", *asked), "bold")
     assert pd.read_parquet(bold["surface"])["round_ms"].notna().all()
     assert bold["without_numbers"] == 0
+    told = json.loads((Path(bold["run"]) / "predicted.json").read_text())
+    assert all(each["extrapolated"] is True for each in told["best"])
+    assert all(each["extrapolated"] == [64] for each in told["pays"])
+    kept = json.loads((Path(predicted["run"]) / "predicted.json").read_text())
+    assert not any(each["extrapolated"] for each in [*kept["best"], *kept["pays"]])
+    page = Path(bold["report"]).read_text()
+    rows = [line.split("|") for line in _section(page, "## Best shape").splitlines()]
+    assert [row[-2].strip() for row in rows if row[1:2] and row[1].strip() == "64"] == ["yes"]
+    assert "yes" not in _section(Path(predicted["report"]).read_text(), "## Best shape")
 
 
 def test_the_check_is_the_error_against_the_measured_cells(predicted: dict[str, Any], swept: Path) -> None:
@@ -156,6 +169,25 @@ def test_the_check_is_the_error_against_the_measured_cells(predicted: dict[str, 
     assert told["summary"]["loop_error"]["median"] == pytest.approx(np.median(errors))
     assert told["summary"]["loop_error"]["worst"] == pytest.approx(max(errors))
     assert predicted["check"] == told["summary"]
+
+
+def test_what_a_policy_did_is_not_held_against_a_fixed_tree(
+    swept: Path, cost: Path, recorded: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = RecordFolder(recorded)
+    recording_of = folder.read()
+    sets = dict(zip(recording_of.temperatures, map(TraceSet.of, folder.load(recording_of)), strict=True))
+    copy = tmp_path / "swept"
+    shutil.copytree(swept, copy)
+    for place in (copy / "cells").glob("*/cell.yaml"):
+        data = OmegaConf.to_container(OmegaConf.load(place))
+        assert isinstance(data, dict)
+        if data["arm"]["strategy"] == "ddtree":
+            data["arm"]["policy"] = "cost_optimal"
+            OmegaConf.save(OmegaConf.create(data), place)
+    found = check(copy, load_cost(cost), sets)
+    assert {each.shape.strategy for each in found} == {"autoregressive", "dflash"}
+    assert "4 measured cells left out" in capsys.readouterr().err
 
 
 def test_every_page_and_figure_says_predicted(predicted: dict[str, Any]) -> None:
@@ -204,3 +236,8 @@ def test_refusals(
     assert "\n" not in line
     run(make("predict", *SHAPES, f"run={recorded}", f"cost={cost}", "sweep.batch_size=[1]"), "no")
     assert "run_id='no': a new one" in refused(f"cost={cost}")
+
+
+def _section(page: str, heading: str) -> str:
+    """From the heading to the next one of its level."""
+    return page.partition(heading)[2].partition("\n## ")[0]

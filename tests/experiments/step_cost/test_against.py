@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,12 @@ from ddbench.errors import ConfigError
 from experiments.sglang_evidence.synthetic import LENGTHS, OUTPUT
 from experiments.step_cost.against import against, summary
 
-SETUP = {"engine": "sglang", "device": "NVIDIA H200"}
+SETUP = {
+    "engine": "sglang",
+    "engine_version": "sglang 0.5.17 torch 2.11.0",
+    "device": "NVIDIA H200",
+    "dtype": "bfloat16",
+}
 
 
 def ms(kind: str, width: int, batch: int, context: float) -> float:
@@ -74,6 +80,12 @@ def test_files_of_another_machine_or_without_numbers(cost: CostModel, tmp_path: 
         against(cost, evidence(tmp_path / "e.json", rounds, gpu="another"))
     with pytest.raises(ConfigError, match="an evidence file of sglang on NVIDIA H200"):
         against(cost, evidence(tmp_path / "e.json", rounds, versions={"vllm": "1"}))
+    for version in ("0.5.1", "0.5.23", None):
+        with pytest.raises(ConfigError, match=r"an evidence file of sglang 0\.5\.17"):
+            against(cost, evidence(tmp_path / "e.json", rounds, versions={"sglang": version}))
+    half = replace(cost, fingerprint={**SETUP, "dtype": "float32"})
+    with pytest.raises(ConfigError, match="an evidence file of float32"):
+        against(half, evidence(tmp_path / "e.json", rounds))
     with pytest.raises(ConfigError, match="round times or pinned speeds"):
         against(cost, evidence(tmp_path / "e.json", {}))
     with pytest.raises(ConfigError, match="an evidence file of round times"):

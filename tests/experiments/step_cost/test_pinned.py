@@ -36,7 +36,7 @@ def test_the_walk_keeps_what_is_pinned(rows: int, nodes: int, depth: int, accept
     tree = build_tree(log_probs, nodes)
     tokens = tree.token_ids(ids.view(rows, depth, 8))
     proposal = Proposal.of_tree(tokens, tree.parents, tree.depths, depth)
-    chosen = pin(proposal, accepted, WORDS)
+    chosen = pin(proposal, accepted)
     found = walk(proposal.parents, proposal.tokens, chosen, depth)
     deepest = proposal.depths.amax(dim=1)
     assert found.accepted.tolist() == deepest.clamp(max=accepted).tolist()

@@ -15,14 +15,16 @@ from omegaconf import OmegaConf
 
 import ddbench as package
 from ddbench.__main__ import conf_folder
-from ddbench.cost import load_cost
+from ddbench.cost import CostModel, load_cost
 from ddbench.errors import ConfigError
 from experiments.evidence import dummy_models
 from experiments.step_cost import sglang
+from experiments.step_cost.fingerprint import build_of, fingerprint
 from experiments.step_cost.fleets import groups, halving
 from experiments.step_cost.grid import Step, grid
 from experiments.step_cost.run import run
 from experiments.step_cost.settings import load
+from runners.environments import our_hash
 
 Make = Callable[..., dict[str, Any]]
 ROOT = Path(package.__file__).parents[1]
@@ -95,8 +97,11 @@ def test_the_grid_is_whole_at_the_first_context_and_has_corners_at_others(make: 
         (("step_cost.clock=sundial",), "step_cost.clock='sundial': one of wall, cpu"),
         (("engine=sglang", "model=tiny"), "model='tiny': qwen3_8b"),
         (("engine=sglang", "model=qwen3_8b", "engine.flags.overlap=false"), "engine.flags.overlap=False: True"),
+        (("engine=sglang", "model=qwen3_8b", "engine.flags.extra_args=[--x]"), "engine.flags.extra_args=['--x']: []"),
+        (("engine=vllm", "model=qwen3_8b", "engine.flags.extra_args=[--x]"), "engine.flags.extra_args=['--x']: []"),
         (("engine=sglang", "model=qwen3_8b", "engine.url=http://x"), "engine.url='http://x': null"),
         (("engine=vllm", "model=tiny"), "model='tiny': qwen3_8b"),
+        (("+engine.flags.cuda_graphs=true",), "engine.flags.cuda_graphs=True: false"),
         (("step_cost.most_tokens=1", "sweep.strategy=[ddtree]"), "step_cost.most_tokens=1"),
         (("sweep.depth=[16]",), "sweep.depth=16: at most 15"),
         (("step_cost.against=nowhere.json",), "step_cost.against='nowhere.json': an evidence file, or null"),
@@ -175,8 +180,55 @@ def test_engines_of_sglang_are_asked_in_turns(make: Make, tmp_path: Path, monkey
     assert {(p.verify_width, p.batch) for p in cost.points["ddtree"]} == {(8, 1), (8, 2)}
     assert {p.batch for p in cost.points["autoregressive"]} == {1, 2}
     assert [p.verify_width for p in cost.points["prefill"]] == [10]
-    assert cost.fingerprint["attention_backend"] == "triton"
-    assert cost.fingerprint["engine"] == "sglang"
+    setup = cost.fingerprint
+    assert {setup[name] for name in ("engine", "attention_backend", "verify_attention")} == {"sglang", "triton", "own"}
+    assert (setup["build"], setup["extra_args"]) == (our_hash(), "none")
+
+
+def test_another_plug_in_argument_or_kernel_is_another_setup(make: Make) -> None:
+    """A sweep of today's server, as `experiments.adaptive.arms` asks, against a cost of what it differs from in one."""
+    settings, _ = load(make("engine=sglang", "model=qwen3_8b"), "x")
+
+    def setup(build: str | None, **changed: Any) -> dict[str, str]:
+        flags = {"dtype": "bfloat16", **sglang.FLAGS, **changed}
+        return fingerprint("sglang", "sglang 0.5.17 torch 2.11.0", build, "a GPU", "", settings.model, flags)
+
+    here, points = setup(build_of("sglang")), {}
+    assert CostModel(setup(our_hash(), extra_args=()), points, points, {}).check(here) is None
+    for theirs, says in (
+        (setup(None), f"build is none there and {our_hash()} here"),
+        (setup(our_hash(), extra_args=["--x", "1"]), "extra_args is --x 1 there and none here"),
+        (setup(our_hash(), verify_attention="sglang"), "verify_attention is sglang there and own here"),
+    ):
+        with pytest.raises(ConfigError, match=says):
+            CostModel(theirs, points, points, {}).check(here)
+
+
+@pytest.mark.parametrize(
+    ("started", "attention"),
+    [
+        ({"ddtree_8": {"verify_attention": "own"}, "ddtree_8_stock": {"verify_attention": "sglang"}}, "own"),
+        ({"ddtree_8": {"verify_attention": "sglang"}, "autoregressive": {}}, "sglang"),
+        ({"ddtree_8": {"verify_attention": "own"}, "ddtree_4": {}}, "unknown"),
+        ({"ddtree_8": {}}, "unknown"),
+    ],
+)
+def test_evidence_says_whose_attention_or_it_is_unknown(
+    make: Make, tmp_path: Path, started: dict[str, Any], attention: str
+) -> None:
+    rows = {"ms": 2.0, "low": 1.9, "high": 2.1, "n": 3}
+    times = {"ddtree_8": {"1": rows, "2": rows}, "ddtree_4": {"1": rows}, "autoregressive": {"1": rows}}
+    evidence = {
+        "gpu": "a GPU",
+        "versions": {"sglang": "0.5.17", "torch": "2.11.0"},
+        "measured": {"round_ms": times},
+        "shards": {"rounds_8": {"started": started}, "stress": {"started": {"ddtree_8": {}}}},
+    }
+    place = tmp_path / "evidence.json"
+    place.write_text(json.dumps(evidence))
+    summary = run(make("model=qwen3_8b", f"step_cost.evidence={place}", "step_cost.page=false"), "made")
+    setup = load_cost(summary["cost"]).fingerprint
+    assert (setup["verify_attention"], setup["build"]) == (attention, "none")
 
 
 def test_the_order_leaves_a_wide_range_whenever_it_ends() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -16,12 +17,25 @@ from ddbench.errors import ConfigError
 from ddbench.plugins.sglang import torch_ops as ops
 from ddbench.plugins.sglang.kernels.buffers import Caps, Trees, Walk
 from ddbench.plugins.sglang.offers import AHEAD, Offers, Sightings
-from ddbench.plugins.sglang.options import COSTS, POLICY, WIDTHS, Sizes
+from ddbench.plugins.sglang.options import ATTENTION, COSTS, POLICY, WIDTHS, Sizes
 from ddbench.plugins.sglang.pilot import Costs, Pilot, Plan
+from ddbench.plugins.sglang.setup import built_of
 from ddbench.tree import build_tree
+from runners.environments import our_hash
 
 SIZES, ROWS, WORDS = Sizes(17, 6, 4), 3, 40
-SETUP = {"engine": "sglang", "engine_version": "sglang 0.5.17 torch 2.11.0", "device": "a GPU", "dtype": "bfloat16"}
+DIMENSIONS = "36 layers, 8 kv heads of 128, vocabulary 151936"
+SETUP = {
+    "engine": "sglang",
+    "engine_version": "sglang 0.5.17 torch 2.11.0",
+    "device": "a GPU",
+    "dtype": "bfloat16",
+    "build": "0123456789abcdef",
+    "attention_backend": "triton",
+    "verify_attention": "own",
+    "target": DIMENSIONS,
+    "parameters": "8190735360",
+}
 PLAN = Plan("cost_optimal", Path("none"), (1, 3, 9, 17))
 
 
@@ -72,7 +86,7 @@ def cost_file(folder: Path, **setup: str) -> Plan:
 
     path = folder / "costs.json"
     kinds = {"ddtree": points("ddtree", (3, 9, 17), 0.02), "autoregressive": points("autoregressive", (1,), 0.0)}
-    save_cost(path, SETUP | setup | {"target": "some model"}, kinds, {"how": "made up"})
+    save_cost(path, {**SETUP, "target": f"8191000000 parameters, {DIMENSIONS}", **setup}, kinds, {"how": "made up"})
     return Plan("cost_optimal", path, (1, 3, 9, 17))
 
 
@@ -90,6 +104,43 @@ def test_costs_are_those_of_this_setup_and_range(tmp_path: Path) -> None:
         Costs.of(plan, SETUP, 8)
     with pytest.raises(ConfigError, match="verify_width"):
         Costs.of(Plan("cost_optimal", plan.costs, (2, 17)), SETUP, 4)
+
+
+@pytest.mark.parametrize(
+    ("theirs", "says"),
+    [
+        ({"target": "5 parameters, 8 layers, 2 kv heads of 64, vocabulary 4096"}, "target is 5 parameters, 8 layers"),
+        ({"target": "5 parameters, 1" + DIMENSIONS}, "136 layers"),
+        ({"target": f"4022000000 parameters, {DIMENSIONS}"}, "parameters is 4022000000 there and 8190735360 here"),
+        ({"build": "none"}, "build is none there and 0123456789abcdef here"),
+        ({"verify_attention": "sglang"}, "verify_attention is sglang there and own here"),
+        ({"attention_backend": "fa3"}, "attention_backend is fa3 there and triton here"),
+    ],
+)
+def test_costs_of_another_model_build_or_attention_are_refused(
+    tmp_path: Path, theirs: dict[str, str], says: str
+) -> None:
+    with pytest.raises(ConfigError, match=says) as refused:
+        Costs.of(cost_file(tmp_path, **theirs), SETUP, 4)
+    assert "\n" not in str(refused.value)
+
+
+def test_what_a_server_says_it_is_built_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the names under which SGLang keeps a target's dimensions; the plug-in is as it is hashed from outside."""
+    config = SimpleNamespace(num_hidden_layers=36, num_key_value_heads=8, head_dim=128, vocab_size=151936)
+    runner = SimpleNamespace(model_config=config, attn_backend=TritonAttnBackend(), model=torch.nn.Linear(3, 5))
+    found = {"build": our_hash(), "attention_backend": "triton", "verify_attention": "own", "target": DIMENSIONS}
+    found["parameters"] = "20"
+    monkeypatch.delenv(ATTENTION, raising=False)
+    assert built_of(runner) == found
+    monkeypatch.setenv(ATTENTION, "sglang")
+    assert built_of(runner) == found | {"verify_attention": "sglang"}
+    config.quantization = "fp8"
+    assert "parameters" not in built_of(runner)
+
+
+class TritonAttnBackend:
+    """Of the name of SGLang's."""
 
 
 def offered() -> tuple[Offers, Trees, torch.Tensor]:

@@ -26,6 +26,7 @@ from ddbench.errors import ConfigError
 from ddbench.records import Cell
 from experiments.fallback import checked
 from runners.base import CellJob, CellOutcome, EngineFailure, ServerSpec
+from runners.environments import our_hash
 from runners.ports import free_port
 from runners.random_models import BLOCK_SIZE, RandomPair, write_random_pair
 from runners.sglang.runner import SglangRunner
@@ -137,6 +138,7 @@ def test_a_server_of_trees_serves_all_cells_of_its_arm(pair: RandomPair, tmp_pat
         assert runner._serving is not None
         assert runner._serving._starts == 1
     assert [each.status for each in (first, second, third)] == ["ok"] * 3, (first, second, third)
+    assert {each.build for each in (first, second, third)} == {our_hash()}
     check_counts("ddtree", pair, prompts, one, tmp_path / "one")
     assert [row["output_token_ids"] for row in one] == [row["output_token_ids"] for row in two]
     starts = [row["start_s"] for row in drawn]  # an open loop's arrivals
