@@ -184,7 +184,7 @@ ROUNDS = pa.schema(
         ("commit_s", pa.float64()),
         ("verify_width", pa.int32()),  # of the target's pass, shared by the sequences of the batch
         ("choice", pa.string()),  # of a policy: tree, chain or autoregressive; null without one
-        ("nodes", pa.int32()),  # of the choice: budget or chain's depth
+        ("chosen_nodes", pa.int32()),  # of the choice: budget or chain's depth
     ]
 )
 

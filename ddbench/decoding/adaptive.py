@@ -157,7 +157,7 @@ class AdaptiveLoop(SpeculativeLoop):
             commit_s=seconds["commit"],
             verify_width=1,
             choice="autoregressive",
-            nodes=0,
+            chosen_nodes=0,
         )
         for row in rows:
             row.rounds.append(step)

@@ -123,8 +123,8 @@ class Round:
     cut. Stage seconds are those of the whole batch, shared by its ``in_flight`` sequences; on CUDA they are read from
     events at the round's one synchronisation. ``draft_s`` holds all drafter passes, ``build_s`` the tree and its mask,
     ``verify_s`` the target's pass, ``commit_s`` the walk, compaction and bookkeeping. ``verify_width`` is that of the
-    pass, which all its sequences share. Under a policy, ``choice`` and ``nodes`` say what it chose (tree, chain or
-    autoregressive); an autoregressive step is a round that drafts nothing.
+    pass, which all its sequences share. Under a policy, ``choice`` (tree, chain or autoregressive) and ``chosen_nodes``
+    say what it chose; an autoregressive step is a round that drafts nothing.
     """
 
     drafted: int
@@ -139,7 +139,7 @@ class Round:
     commit_s: float
     verify_width: int | None = None
     choice: str | None = None
-    nodes: int | None = None
+    chosen_nodes: int | None = None
 
 
 @dataclass(frozen=True)

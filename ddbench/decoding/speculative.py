@@ -83,7 +83,7 @@ class SpeculativeLoop(Loop):
                     commit_s=seconds["commit"],
                     verify_width=proposal.tokens.shape[1] + 1,
                     choice=choice.kind if choice else None,
-                    nodes=choice.nodes if choice else None,
+                    chosen_nodes=choice.nodes if choice else None,
                 )
             )
 

@@ -125,7 +125,7 @@ def _equal(out: Sequence[Generation], offers: Offers, policy: str, cost: CostMod
     """Requests whose rounds, choices and accepted tokens are the replay's, every one of them."""
     steps = replay_policy(offers, policy_of(policy), MeasuredCosts(cost), size)
     wanted = rounds_of(offers, steps)
-    found = [[(each.choice, each.nodes, each.accepted_raw) for each in one.rounds] for one in out]
+    found = [[(each.choice, each.chosen_nodes, each.accepted_raw) for each in one.rounds] for one in out]
     return sum(a == b for a, b in zip(found, wanted, strict=True))
 
 

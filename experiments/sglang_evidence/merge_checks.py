@@ -155,9 +155,7 @@ def stressed(shards: Shards) -> dict[str, Any] | None:
 def replayed(shards: Shards) -> dict[str, Any] | None:
     """By shard: live shapes against the replay of one recording, without the shapes themselves."""
     found = {name: one for name, one in shards.items() if name.startswith("replay")}
-    return {
-        name: {k: v for k, v in one.items() if k != "shapes"} for name, one in found.items()
-    } or None
+    return {name: {k: v for k, v in one.items() if k != "shapes"} for name, one in found.items()} or None
 
 
 def hybrids(shards: Shards) -> dict[str, Any] | None:

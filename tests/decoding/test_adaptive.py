@@ -96,7 +96,7 @@ def test_lossless(pair: ModelPair, toys: SimpleNamespace, policy: Policy, batch_
     out = decode(pair, TREE, requests, batch_size, adaptive=Adaptive(policy, CANDIDATES, Costs(draft=3.0)))
     assert [each.output_token_ids for each in out] == expected
     rounds = [each for generation in out for each in generation.rounds]
-    assert all(each.verify_width is not None and each.verify_width <= (each.nodes or 0) + 1 for each in rounds)
+    assert all(each.verify_width is not None and each.verify_width <= (each.chosen_nodes or 0) + 1 for each in rounds)
     assert all(len(each.rounds) > 0 for each in out if len(each.output_token_ids) > 1)
     if policy.name == "coin":
         assert {each.choice for each in rounds} == {"tree", "chain", "autoregressive"}
@@ -173,7 +173,7 @@ def replayed(offers: Offers, steps: Steps) -> list[list[tuple[Any, ...]]]:
 
 
 def lived(out: list[Generation]) -> list[list[tuple[Any, ...]]]:
-    return [[(each.choice, each.nodes, each.accepted_raw, each.in_flight) for each in one.rounds] for one in out]
+    return [[(each.choice, each.chosen_nodes, each.accepted_raw, each.in_flight) for each in one.rounds] for one in out]
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])

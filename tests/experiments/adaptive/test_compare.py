@@ -268,7 +268,7 @@ def test_a_sweep_with_policies(ddbench: Any, settings: Settings, tmp_path: Path)
     for cell_id in chosen["cell_ids"].explode():
         rounds = pd.read_parquet(folder / "cells" / cell_id / "rounds.parquet")
         assert rounds["choice"].isin(["tree", "chain", "autoregressive"]).all()
-        assert (rounds["verify_width"] <= rounds["nodes"] + 1).all()
+        assert (rounds["verify_width"] <= rounds["chosen_nodes"] + 1).all()
     fixed = results[(results["strategy"] == "ddtree") & results["policy"].isna()]["cell_ids"].iloc[0][0]
     assert pd.read_parquet(folder / "cells" / fixed / "rounds.parquet")["choice"].isna().all()
     stale = planted(tmp_path / "stale.json", settings, 0.05, build="another")
