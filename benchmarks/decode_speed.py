@@ -31,7 +31,8 @@ from typing import Any
 import torch
 
 import ddbench
-from ddbench.decoding import Generation, ModelPair, Request, Sampling, Strategy, decode, load_pair
+from benchmarks.decode_requests import make_requests
+from ddbench.decoding import Generation, ModelPair, Request, Strategy, decode, load_pair
 from ddbench.drafters import DFlashConfig, DFlashDrafter, Eagle3Config, Eagle3Drafter
 from ddbench.errors import ConfigError
 
@@ -141,27 +142,6 @@ def untrained_pair(options: argparse.Namespace) -> ModelPair:
     device, dtype = torch.device(options.device), getattr(torch, options.dtype)
     models = [each.to(device, dtype).eval() for each in (model, dflash, eagle)]
     return ModelPair(models[0], None, models[1], models[2], device, dtype)
-
-
-def make_requests(pair: ModelPair, options: argparse.Namespace) -> list[Request]:
-    """Requests of ``new_tokens`` each, no stop token: every arm then writes the same number of tokens."""
-    if pair.tokenizer is None:
-        torch.manual_seed(1)
-        prompts = torch.randint(VOCAB - 1, (options.requests, options.prompt_tokens)).tolist()
-        named = [(f"random-{index}", ids) for index, ids in enumerate(prompts)]
-    else:
-        try:
-            lines = Path(options.prompts).read_text(encoding="utf-8").splitlines()
-        except OSError as error:
-            raise ConfigError("--prompts", options.prompts, f"a readable file ({error.strerror})") from error
-        records = [json.loads(line) for line in lines if line.strip()]
-        every = max(1, len(records) // options.requests)  # spread over the file, hence over its categories
-        chosen = records[::every][: options.requests]
-        named = [(record["id"], pair.tokenizer(record["turns"][0])["input_ids"]) for record in chosen]
-    return [
-        Request(name, tuple(ids[-options.prompt_tokens :]), options.new_tokens, Sampling(), frozenset())
-        for name, ids in named
-    ]
 
 
 def measure(

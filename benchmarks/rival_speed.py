@@ -39,8 +39,9 @@ from typing import Any
 import torch
 
 import ddbench
+from benchmarks.decode_requests import make_requests
 from benchmarks.rival_pairs import checkpoint_pair, untrained_pair
-from ddbench.decoding import Generation, ModelPair, Request, Sampling, Strategy, decode
+from ddbench.decoding import Generation, ModelPair, Request, Strategy, decode
 from ddbench.errors import ConfigError
 from runners.machine import machine_facts, version
 from runners.published.code import Answer, PublishedCode
@@ -205,28 +206,6 @@ def told(options: argparse.Namespace) -> PublishedOptions:
     flash = cuda and options.dtype == "bfloat16" and find_spec("flash_attn") is not None
     compiled = cuda and not options.no_extension
     return PublishedOptions(options.checkout, "flash_attention_2" if flash else "sdpa", compiled)
-
-
-def make_requests(pair: ModelPair, options: argparse.Namespace) -> list[Request]:
-    """Requests of ``new_tokens`` each, no stop token: both then write the same number of tokens."""
-    if pair.tokenizer is None:
-        vocab = pair.target.config.vocab_size
-        torch.manual_seed(1)
-        ids = torch.randint(vocab - 1, (options.requests, options.prompt_tokens)).tolist()
-        named = [(f"random-{index}", prompt) for index, prompt in enumerate(ids)]
-    else:
-        try:
-            lines = Path(options.prompts).read_text(encoding="utf-8").splitlines()
-        except OSError as error:
-            raise ConfigError("--prompts", options.prompts, f"a readable file ({error.strerror})") from error
-        records = [json.loads(line) for line in lines if line.strip()]
-        every = max(1, len(records) // options.requests)  # spread over the file, hence over its categories
-        chosen = records[::every][: options.requests]
-        named = [(record["id"], pair.tokenizer(record["turns"][0])["input_ids"]) for record in chosen]
-    return [
-        Request(name, tuple(prompt[-options.prompt_tokens :]), options.new_tokens, Sampling(), frozenset())
-        for name, prompt in named
-    ]
 
 
 def measure(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
@@ -20,9 +19,8 @@ from experiments.evidence.timing import interleaved
 from experiments.progress import duration, say
 from experiments.record.prompts import gather
 from experiments.record.recorders import ReferenceRecorder, requests_of
+from experiments.step_cost.reference import CLOCKS
 from runners.machine import machine_facts
-
-CLOCKS: dict[str, Callable[[], float]] = {"wall": time.perf_counter, "cpu": time.process_time}
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,7 @@ from ddbench.cost import CostModel, load_cost
 from ddbench.errors import ConfigError
 from experiments.replay.settings import Asked
 from experiments.replay.settings import load as load_replayed
-from experiments.settings import ModelSettings
-from experiments.step_cost.fingerprint import drafter_shape, target_shape
+from experiments.step_cost.fingerprint import check_same_model
 from experiments.typed import build
 
 OWN = ("cost", "adaptive")
@@ -89,18 +88,10 @@ def load(config: Mapping[str, Any], run_id: str) -> Comparison:
     rest = {key: value for key, value in config.items() if key not in OWN}
     points = {"report_points": 0, "check_shapes": 1, "check_batch_size": 1}
     replayed = load_replayed({**rest, "check": False, "replay": points}, run_id)
-    _same_model(replayed.settings.model, cost, given)
+    check_same_model(replayed.settings.model, cost, given)
     if asked.nodes is not None and asked.nodes > replayed.recording.nodes:
         allowed = f"at most {replayed.recording.nodes}, the candidates that were recorded (record.nodes)"
         raise ConfigError("adaptive.nodes", asked.nodes, allowed)
     if asked.decode and replayed.settings.engine.name != "reference":
         raise ConfigError("adaptive.decode", True, "false: the recording is not of the reference engine")
     return Comparison(replayed, cost, asked)
-
-
-def _same_model(model: ModelSettings, cost: CostModel, place: str) -> None:
-    """Rounds of one model at the times of another are nobody's."""
-    for name, ours in (("target", target_shape(model)), ("drafter", drafter_shape(model))):
-        theirs = cost.fingerprint.get(name)
-        if ours != theirs:
-            raise ConfigError("cost", place, f"one of the recording's {name} ({ours}), not of {theirs}")

@@ -11,8 +11,7 @@ from ddbench.cost import CostModel, load_cost
 from ddbench.errors import ConfigError
 from experiments.replay.settings import Asked
 from experiments.replay.settings import load as load_replayed
-from experiments.settings import ModelSettings
-from experiments.step_cost.fingerprint import drafter_shape, target_shape
+from experiments.step_cost.fingerprint import check_same_model
 from experiments.typed import build
 from experiments.validate.predict import SKUS
 
@@ -64,16 +63,8 @@ def load(config: Mapping[str, Any], run_id: str) -> Prediction:
     rest = {key: value for key, value in config.items() if key not in OWN}
     points = {"report_points": 0, "check_shapes": 1, "check_batch_size": 1}
     replayed = load_replayed({**rest, "check": False, "replay": points}, run_id)
-    _same_model(replayed.settings.model, cost, given)
+    check_same_model(replayed.settings.model, cost, given)
     check = config.get("check")
     if check is not None and not (isinstance(check, str) and (Path(check) / "cells").is_dir()):
         raise ConfigError("check", check, "the folder of a sweep, as printed at its end, or null")
     return Prediction(replayed, cost, Path(given), batch_sizes, asked, Path(check) if check else None)
-
-
-def _same_model(model: ModelSettings, cost: CostModel, place: str) -> None:
-    """Rounds of one model at the times of another are nobody's."""
-    for name, ours in (("target", target_shape(model)), ("drafter", drafter_shape(model))):
-        theirs = cost.fingerprint.get(name)
-        if ours != theirs:
-            raise ConfigError("cost", place, f"one of the recording's {name} ({ours}), not of {theirs}")

@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import ddbench
+from ddbench.cost import CostModel
+from ddbench.errors import ConfigError
 from experiments.settings import ModelSettings
 from runners.environments import our_hash
 
@@ -103,3 +105,11 @@ def _word(value: object) -> str:
     if isinstance(value, list | tuple):
         return " ".join(map(str, value)) or "none"
     return "none" if value is None else str(value)
+
+
+def check_same_model(model: ModelSettings, cost: CostModel, place: str) -> None:
+    """Raises ConfigError for a cost of another model: rounds of one at the times of another are nobody's."""
+    for name, ours in (("target", target_shape(model)), ("drafter", drafter_shape(model))):
+        theirs = cost.fingerprint.get(name)
+        if ours != theirs:
+            raise ConfigError("cost", place, f"one of the recording's {name} ({ours}), not of {theirs}")

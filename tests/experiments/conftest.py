@@ -12,6 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hydra import compose, initialize_config_dir
+from omegaconf import OmegaConf
+
+from ddbench.__main__ import conf_folder
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -56,6 +60,18 @@ class CommandLine:
             "load.warmup_tokens=2",
             "workload.max_prompts=4",
         ]
+
+    def composed(self, *kept: str) -> Callable[..., dict[str, Any]]:
+        """Composes a verb's configuration from the arguments that begin with one of ``kept``, and overrides."""
+        own = [argument for argument in self.arguments if argument.startswith(kept)]
+
+        def compose_verb(verb: str, *overrides: str) -> dict[str, Any]:
+            with initialize_config_dir(str(conf_folder()), version_base="1.3"):
+                config = compose("config", overrides=[f"experiment={verb}", *own, *overrides])
+            plain: dict[str, Any] = OmegaConf.to_container(config, resolve=True)  # type: ignore[assignment]
+            return plain
+
+        return compose_verb
 
     @property
     def environment(self) -> dict[str, str]:

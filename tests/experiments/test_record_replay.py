@@ -11,11 +11,8 @@ from typing import Any
 
 import pandas as pd
 import pytest
-from hydra import compose, initialize_config_dir
-from omegaconf import OmegaConf
 
 import ddbench as package
-from ddbench.__main__ import conf_folder
 from ddbench.errors import ConfigError
 from ddbench.replay import load_trace
 from experiments.record import run as recording
@@ -29,17 +26,8 @@ SPEED = ("tokens_per_s", "tokens_per_s_per_user", "tpot_ms", "ttft_ms", "step_ms
 @pytest.fixture(scope="module")
 def settings(make_command_line: Any) -> Settings:
     """The composed configuration of a verb on four made-up prompts."""
-    shared = make_command_line()
     kept = ("model=", "tracking=", "engine.", "workload", "output_dir=", "load.max_new_tokens=", "report.")
-    own = [argument for argument in shared.arguments if argument.startswith(kept)]
-
-    def make(verb: str, *overrides: str) -> dict[str, Any]:
-        with initialize_config_dir(str(conf_folder()), version_base="1.3"):
-            config = compose("config", overrides=[f"experiment={verb}", *own, *overrides])
-        plain: dict[str, Any] = OmegaConf.to_container(config, resolve=True)  # type: ignore[assignment]
-        return plain
-
-    return make
+    return make_command_line().composed(*kept)
 
 
 @pytest.fixture(scope="module")

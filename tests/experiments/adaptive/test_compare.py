@@ -11,11 +11,8 @@ from typing import Any
 
 import pandas as pd
 import pytest
-from hydra import compose, initialize_config_dir
-from omegaconf import OmegaConf
 
 import ddbench as package
-from ddbench.__main__ import conf_folder
 from ddbench.cost import CostModel, Point, load_cost
 from ddbench.cost.file import save_cost
 from ddbench.errors import ConfigError
@@ -40,16 +37,7 @@ POINTS = {"autoregressive": (1,), "dflash": (4, 8, 16), "ddtree": (2, 5, 9, 13)}
 
 @pytest.fixture(scope="module")
 def make(ddbench: Any) -> Make:
-    kept = ("model=", "tracking=", "engine.", "workload", "output_dir=", "load.")
-    own = [argument for argument in ddbench.arguments if argument.startswith(kept)]
-
-    def composed(verb: str, *overrides: str) -> dict[str, Any]:
-        with initialize_config_dir(str(conf_folder()), version_base="1.3"):
-            config = compose("config", overrides=[f"experiment={verb}", *own, *overrides])
-        plain: dict[str, Any] = OmegaConf.to_container(config, resolve=True)  # type: ignore[assignment]
-        return plain
-
-    return composed
+    return ddbench.composed("model=", "tracking=", "engine.", "workload", "output_dir=", "load.")
 
 
 @pytest.fixture(scope="module")

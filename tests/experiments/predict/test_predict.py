@@ -11,10 +11,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
-from ddbench.__main__ import conf_folder
 from ddbench.cost import Point, load_cost
 from ddbench.cost.file import save_cost
 from ddbench.errors import ConfigError
@@ -36,16 +34,7 @@ SHAPES = ("sweep.width=[null]", "sweep.depth=[7]", "sweep.nodes=[3,8]")
 
 @pytest.fixture(scope="module")
 def make(ddbench: Any) -> Make:
-    kept = ("model=", "tracking=", "engine.", "workload", "output_dir=", "load.max_new_tokens=")
-    own = [argument for argument in ddbench.arguments if argument.startswith(kept)]
-
-    def composed(verb: str, *overrides: str) -> dict[str, Any]:
-        with initialize_config_dir(str(conf_folder()), version_base="1.3"):
-            config = compose("config", overrides=[f"experiment={verb}", *own, *overrides])
-        plain: dict[str, Any] = OmegaConf.to_container(config, resolve=True)  # type: ignore[assignment]
-        return plain
-
-    return composed
+    return ddbench.composed("model=", "tracking=", "engine.", "workload", "output_dir=", "load.max_new_tokens=")
 
 
 @pytest.fixture(scope="module")

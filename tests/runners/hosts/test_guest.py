@@ -39,7 +39,7 @@ def test_an_engine_lives_and_ends_there_as_the_guest(server: GuestServer, tmp_pa
     assert {each.name for each in server.home.iterdir()} <= {"work", ".cache"}
 
 
-@pytest.mark.parametrize("place", ["/etc/ddbench", "/root/work", "/proc/work"])
+@pytest.mark.parametrize("place", ["/etc/ddbench", str(Path("~root").expanduser() / "work"), "/proc/work"])
 def test_where_the_guest_may_not_write_is_refused_at_the_door(server: GuestServer, place: str) -> None:
     with pytest.raises(ConfigError, match=r"host\.workdir=.*: a folder on host loopback to write into \(/.*\)"):
         reached(server.config(workdir=place))
