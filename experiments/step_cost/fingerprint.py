@@ -15,6 +15,7 @@ from ddbench.cost import CostModel
 from ddbench.errors import ConfigError
 from experiments.settings import ModelSettings
 from runners.environments import our_hash
+from runners.machine import machine_facts
 
 PLUGGED = ("sglang", "vllm")  # engines that our plug-in runs in
 ATTENTION = "own"  # of the verify passes of a SGLang server that ddbench starts: `ddbench.plugins.sglang.options`
@@ -99,6 +100,22 @@ def build_of(engine: str) -> str | None:
 
         return source_hash(Path(ddbench.__file__).parent)
     return our_hash() if engine in PLUGGED else None
+
+
+def served(
+    engine: str, version: str | None, torch: str | None, model: ModelSettings, flags: Mapping[str, Any]
+) -> dict[str, str]:
+    """Of the engines of the evidence on this machine: a server's, by the versions of its environment."""
+    facts = machine_facts()
+    return fingerprint(
+        engine,
+        f"{engine} {str(version).partition('+')[0]} torch {str(torch).partition('+')[0]}",
+        build_of(engine),
+        facts["gpus"][0]["name"] if facts["gpus"] else None,
+        facts["cpu"],
+        model,
+        flags,
+    )
 
 
 def _word(value: object) -> str:

@@ -27,13 +27,12 @@ from experiments.sglang_evidence.fleet import START_S, Fleet
 from experiments.sglang_evidence.inside import DUMP
 from experiments.sglang_evidence.timing import FIRST, round_ms
 from experiments.step_cost.fingerprint import ATTENTION as OWN
-from experiments.step_cost.fingerprint import build_of, fingerprint
+from experiments.step_cost.fingerprint import served
 from experiments.step_cost.fleets import check_dummy, groups, measure_groups, name_of
 from experiments.step_cost.grid import Step, grid
 from experiments.step_cost.measured import Measured, Points
 from experiments.step_cost.settings import StepCostSettings
 from runners.base import EngineFailure
-from runners.machine import machine_facts
 
 FLAGS = {  # of `experiments.sglang_evidence.arms.arguments`, as a sweep's arms name them
     "attention_backend": "triton",
@@ -166,17 +165,8 @@ def random_prompts(count: int, length: int, vocabulary: int, seed: int) -> list[
 
 
 def _fingerprint(settings: Settings, python: str) -> dict[str, str]:
-    facts = machine_facts()
-    versions = {name: str(version_of(python, name)).partition("+")[0] for name in ("sglang", "torch")}
-    return fingerprint(
-        "sglang",
-        f"sglang {versions['sglang']} torch {versions['torch']}",
-        build_of("sglang"),
-        facts["gpus"][0]["name"] if facts["gpus"] else None,
-        facts["cpu"],
-        settings.model,
-        {"dtype": DTYPE, **FLAGS},
-    )
+    version, torch = (version_of(python, name) for name in ("sglang", "torch"))
+    return served("sglang", version, torch, settings.model, {"dtype": DTYPE, **FLAGS})
 
 
 def _with_stages(points: Points, logs: Path, asked: StepCostSettings) -> Points:

@@ -12,7 +12,7 @@ from experiments.evidence.dummy_models import write_dummy_pair
 from experiments.evidence.exclusive import alone
 from experiments.evidence.shards import version_of
 from experiments.settings import Settings
-from experiments.step_cost.fingerprint import build_of, fingerprint
+from experiments.step_cost.fingerprint import served
 from experiments.step_cost.fleets import check_dummy, groups, measure_groups, name_of
 from experiments.step_cost.grid import Step, grid
 from experiments.step_cost.measured import Measured, Points
@@ -22,7 +22,6 @@ from experiments.vllm_evidence.arms import Arm, Pair
 from experiments.vllm_evidence.fleet import Fleet
 from experiments.vllm_evidence.timing import FIRST, round_ms
 from runners.base import EngineFailure
-from runners.machine import machine_facts
 
 FLAGS = {  # of `experiments.vllm_evidence.arms.arguments`, as a sweep's arms name them
     "attention_backend": "TRITON_ATTN",
@@ -106,13 +105,4 @@ def _pair(models: Path, rounds: list[Step], asked: StepCostSettings, engines: in
 
 def vllm_fingerprint(settings: Settings, version: str | None, torch: str | None) -> dict[str, str]:
     """Of the engines of the evidence on this machine."""
-    facts = machine_facts()
-    return fingerprint(
-        "vllm",
-        f"vllm {str(version).partition('+')[0]} torch {str(torch).partition('+')[0]}",
-        build_of("vllm"),
-        facts["gpus"][0]["name"] if facts["gpus"] else None,
-        facts["cpu"],
-        settings.model,
-        {"dtype": DTYPE, **FLAGS},
-    )
+    return served("vllm", version, torch, settings.model, {"dtype": DTYPE, **FLAGS})
