@@ -7,11 +7,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ddbench.adaptive import POLICIES
-from ddbench.cost import CostModel, load_cost
+from ddbench.cost import CostModel
 from ddbench.errors import ConfigError
+from experiments.replay.priced import load_priced
 from experiments.replay.settings import Asked
-from experiments.replay.settings import load as load_replayed
-from experiments.step_cost.fingerprint import check_same_model
 from experiments.typed import build
 
 OWN = ("cost", "adaptive")
@@ -80,18 +79,12 @@ def load(config: Mapping[str, Any], run_id: str) -> Comparison:
     Raises:
         ConfigError: no such recording or cost file, two that are of different models, or a setting that cannot be.
     """
-    given = config.get("cost")
-    if not isinstance(given, str):
-        raise ConfigError("cost", given, "a cost file, as experiment=step_cost prints it at its end")
-    cost = load_cost(given)
     asked = build(AdaptiveSettings, config.get("adaptive") or {}, "adaptive")
-    rest = {key: value for key, value in config.items() if key not in OWN}
-    points = {"report_points": 0, "check_shapes": 1, "check_batch_size": 1}
-    replayed = load_replayed({**rest, "check": False, "replay": points}, run_id)
-    check_same_model(replayed.settings.model, cost, given)
+    priced = load_priced(config, OWN, run_id)
+    replayed = priced.replayed
     if asked.nodes is not None and asked.nodes > replayed.recording.nodes:
         allowed = f"at most {replayed.recording.nodes}, the candidates that were recorded (record.nodes)"
         raise ConfigError("adaptive.nodes", asked.nodes, allowed)
     if asked.decode and replayed.settings.engine.name != "reference":
         raise ConfigError("adaptive.decode", True, "false: the recording is not of the reference engine")
-    return Comparison(replayed, cost, asked)
+    return Comparison(replayed, priced.cost, asked)

@@ -7,11 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ddbench.cost import CostModel, load_cost
+from ddbench.cost import CostModel
 from ddbench.errors import ConfigError
+from experiments.replay.priced import load_priced
 from experiments.replay.settings import Asked
-from experiments.replay.settings import load as load_replayed
-from experiments.step_cost.fingerprint import check_same_model
 from experiments.typed import build
 from experiments.validate.predict import SKUS
 
@@ -51,20 +50,13 @@ def load(config: Mapping[str, Any], run_id: str) -> Prediction:
     Raises:
         ConfigError: no such recording or cost file, two that are of different models, or a setting that cannot be.
     """
-    given = config.get("cost")
-    if not isinstance(given, str):
-        raise ConfigError("cost", given, "a cost file, as experiment=step_cost prints it at its end")
-    cost = load_cost(given)
     asked = build(PredictSettings, config.get("predict") or {}, "predict")
     sizes = config["sweep"]["batch_size"]
     batch_sizes = tuple(sorted(set(sizes if isinstance(sizes, list) else [sizes])))
     if not batch_sizes or any(type(size) is not int or size < 1 for size in batch_sizes):
         raise ConfigError("sweep.batch_size", sizes, "integers >= 1")
-    rest = {key: value for key, value in config.items() if key not in OWN}
-    points = {"report_points": 0, "check_shapes": 1, "check_batch_size": 1}
-    replayed = load_replayed({**rest, "check": False, "replay": points}, run_id)
-    check_same_model(replayed.settings.model, cost, given)
+    priced = load_priced(config, OWN, run_id)
     check = config.get("check")
     if check is not None and not (isinstance(check, str) and (Path(check) / "cells").is_dir()):
         raise ConfigError("check", check, "the folder of a sweep, as printed at its end, or null")
-    return Prediction(replayed, cost, Path(given), batch_sizes, asked, Path(check) if check else None)
+    return Prediction(priced.replayed, priced.cost, priced.file, batch_sizes, asked, Path(check) if check else None)

@@ -9,14 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hydra import compose, initialize_config_dir
-from omegaconf import OmegaConf
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "runners" / "sglang"))
 
 from engines import write_stand_in
 
-from ddbench.__main__ import conf_folder
 from ddbench.errors import ConfigError
 from ddbench.replay import load_trace
 from experiments.record import run as recording
@@ -35,17 +32,7 @@ ENGINE = (
 @pytest.fixture(scope="module")
 def settings(make_command_line: Any) -> Settings:
     """The composed configuration of a verb on three made-up prompts."""
-    line = make_command_line()
-    kept = ("model=", "tracking=", "workload", "output_dir=", "report.")
-    own = [argument for argument in line.arguments if argument.startswith(kept)]
-
-    def make(verb: str, *overrides: str) -> dict[str, Any]:
-        with initialize_config_dir(str(conf_folder()), version_base="1.3"):
-            config = compose("config", overrides=[f"experiment={verb}", *own, *overrides])
-        plain: dict[str, Any] = OmegaConf.to_container(config, resolve=True)  # type: ignore[assignment]
-        return plain
-
-    return make
+    return make_command_line().composed("model=", "tracking=", "workload", "output_dir=", "report.")
 
 
 @pytest.fixture(scope="module")

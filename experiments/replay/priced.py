@@ -1,0 +1,40 @@
+"""A recording and what its model's rounds cost: what a prediction and a comparison of policies begin with."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ddbench.cost import CostModel, load_cost
+from ddbench.errors import ConfigError
+from experiments.replay.settings import Asked
+from experiments.replay.settings import load as load_replayed
+from experiments.step_cost.fingerprint import check_same_model
+
+
+@dataclass(frozen=True)
+class Priced:
+    """``replayed``: the recording, as a replay is given it; ``file``: where its cost was read from."""
+
+    replayed: Asked
+    cost: CostModel
+    file: Path
+
+
+def load_priced(config: Mapping[str, Any], own: Collection[str], run_id: str) -> Priced:
+    """Of a verb whose keys ``own`` a replay does not know.
+
+    Raises:
+        ConfigError: no such recording or cost file, or two that are of different models.
+    """
+    given = config.get("cost")
+    if not isinstance(given, str):
+        raise ConfigError("cost", given, "a cost file, as experiment=step_cost prints it at its end")
+    cost = load_cost(given)
+    rest = {key: value for key, value in config.items() if key not in own}
+    points = {"report_points": 0, "check_shapes": 1, "check_batch_size": 1}
+    replayed = load_replayed({**rest, "check": False, "replay": points}, run_id)
+    check_same_model(replayed.settings.model, cost, given)
+    return Priced(replayed, cost, Path(given))
