@@ -273,6 +273,13 @@ def memory() -> None:
     _on_worker(around)
 
 
+def host_profile() -> None:
+    """Python's profiler around steps of the scheduler; what they cost goes to ``DUMP``."""
+    from experiments.sglang_evidence.host import install as profile
+
+    profile()
+
+
 def _on_worker(change: Callable[[Any], None]) -> None:
     """Has ``change`` made to the plug-in's worker class when SGLang asks for it."""
     from ddbench.plugins.sglang import workers
@@ -294,4 +301,5 @@ CHANGES: dict[str, Callable[[], Any]] = {
     "random_tree": random_tree,
     "stages": stages,
     "memory": memory,
+    "host_profile": host_profile,
 }

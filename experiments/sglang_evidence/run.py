@@ -22,6 +22,7 @@ from experiments.evidence.shards import Record, shipped_prompts, version_of
 from experiments.progress import say
 from experiments.sglang_evidence import (
     adaptive,
+    host,
     hybrid,
     law,
     memory,
@@ -118,10 +119,11 @@ MEASURES: dict[str, Callable[[Job], dict[str, Any]]] = {
     "tiny_speed": tiny_speed.measure,
     **dict.fromkeys(rounds.GROUPS, rounds.measure),
     "stages": rounds.stages,
+    "host": host.measure,
     "synthetic": synthetic.measure,
     "memory": memory.measure,
     "kernels": _kernels,
     "reference": _reference,
 }
 SHARDS = (*MEASURES, "merge")
-TIMED = ("tiny_speed", "adaptive", *rounds.GROUPS, "stages", "synthetic", "kernels")  # alone on the GPU
+TIMED = ("tiny_speed", "adaptive", *rounds.GROUPS, "stages", "host", "synthetic", "kernels")  # alone on the GPU

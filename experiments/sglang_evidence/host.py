@@ -1,0 +1,125 @@
+"""Where the host's time of a round goes, for a pair so small that the GPU waits for the host.
+
+Each arm alone with its profile: Python's own profiler around ``ROUNDS`` steps of the scheduler's process, whatever the
+strategy. It makes the host slower, so its shares count and not its milliseconds; these are measured without it.
+"""
+
+from __future__ import annotations
+
+import cProfile
+import json
+import os
+import pstats
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from experiments.evidence.timing import kept
+from experiments.progress import say
+from experiments.sglang_evidence.arms import Arm
+from experiments.sglang_evidence.fleet import Engine, Fleet
+from experiments.sglang_evidence.inside import DUMP
+from experiments.sglang_evidence.job import Job
+from experiments.sglang_evidence.timing import step_ms
+from experiments.sglang_evidence.tiny_checks import pair_of
+from experiments.sglang_evidence.turns import take_turns
+
+SKIPPED, ROUNDS = 40, 200  # steps before the profile begins, and in it
+SHOWN = 40  # functions, of the largest own time
+REPEATS, TOKENS = 5, 512
+ARMS = (
+    Arm("autoregressive"),
+    Arm("dflash", "dflash", 15),
+    Arm("ddtree_15", "ddtree", 15),
+    Arm("ddtree_63", "ddtree", 63),
+)
+PROFILED = "_profiled"
+
+
+def measure(job: Job) -> dict[str, Any]:
+    """Milliseconds a step of each arm at batch 1, and the profile of the same arm in an engine of its own."""
+    job.logs.mkdir(parents=True, exist_ok=True)
+    plain = [arm for arm in ARMS if job.arms is None or arm.name in job.arms]
+    dumps = {arm.name: (job.logs / f"{arm.name}_profile.json").resolve() for arm in plain}
+    profiled = [
+        replace(arm, name=arm.name + PROFILED, hooks=("host_profile",), env={DUMP: str(dumps[arm.name])})
+        for arm in plain
+    ]
+    batches = job.batches or [1]
+    result: dict[str, Any] = {"asked": [arm.name for arm in plain], "step_ms": {}, "profile": {}}
+    with Fleet(
+        job.python, pair_of(job.assets, "bfloat16"), [*plain, *profiled], batches, job.logs, start_s=job.limit_s
+    ) as fleet:
+        result |= {"start_s": round(fleet.start_s, 1), "failed": fleet.failed}
+        for batch in batches:
+            timed = partial(step_ms, prompts=job.prompts[:batch], length=TOKENS)
+            names = [arm.name for arm in plain if arm.name in fleet.engines]
+            result["step_ms"][batch] = {
+                name: kept(found) for name, found in take_turns(fleet, names, timed, REPEATS).items()
+            }
+            medians = {name: row["median"] for name, row in result["step_ms"][batch].items()}
+            say(f"batch {batch}: {medians} ms a step")
+            job.save(result)
+        for arm in profiled:
+            engine = fleet.engines.get(arm.name)
+            if engine is not None:
+                _until_written(engine, dumps[arm.name.removesuffix(PROFILED)], job.prompts[: batches[0]])
+    for name, dump in dumps.items():
+        if dump.exists():
+            result["profile"][name] = found = json.loads(dump.read_text())
+            say(f"{name}: {found['ms_a_step']:.3f} ms a step under the profiler")
+            for row in found["functions"][:12]:
+                say(f"  {row['own_us']:8.1f} us  {row['calls']:6.1f} calls  {row['name']}")
+    return result
+
+
+def _until_written(engine: Engine, dump: Path, prompts: list[list[int]]) -> None:
+    """Answers until the engine has seen as many steps as a profile takes; a speculative step emits several tokens."""
+    for _ in range(8):
+        if dump.exists():
+            return
+        step_ms(engine, prompts, TOKENS)
+
+
+def install() -> None:
+    """Inside the engine: profiles steps of the scheduler that decode, and writes what they cost to ``DUMP``."""
+    from sglang.srt.managers.scheduler import Scheduler
+
+    Scheduler.run_batch = profiling(Scheduler.run_batch, Path(os.environ[DUMP]))
+
+
+def profiling(stock: Callable[..., Any], dump: Path) -> Callable[..., Any]:
+    """``run_batch`` that starts the profiler after ``SKIPPED`` batches that decode, and ends it ``ROUNDS`` later.
+
+    It stays on between the calls, so that all of the scheduler's loop is in it.
+    """
+    profile, seen, began = cProfile.Profile(), 0, 0.0
+
+    def run_batch(self: Any, batch: Any, *args: Any, **kwargs: Any) -> Any:
+        nonlocal seen, began
+        if batch.forward_mode.is_decode():
+            seen += 1
+            if seen == SKIPPED:
+                began = time.perf_counter()
+                profile.enable()
+            elif seen == SKIPPED + ROUNDS:
+                profile.disable()
+                dump.write_text(json.dumps(_told(profile, time.perf_counter() - began)))
+        return stock(self, batch, *args, **kwargs)
+
+    return run_batch
+
+
+def _told(profile: cProfile.Profile, seconds: float) -> dict[str, Any]:
+    """Per step: calls, own and cumulated microseconds of the functions that took the most time of their own."""
+    rows = []
+    for (file, line, name), (_, calls, own, total, _) in pstats.Stats(profile).stats.items():  # type: ignore[attr-defined]
+        where = "/".join(Path(file).parts[-2:]) + f":{line} " if line else ""
+        figures = {"calls": calls / ROUNDS, "own_us": own / ROUNDS * 1e6, "all_us": total / ROUNDS * 1e6}
+        rows.append({"name": f"{where}{name}", **{key: round(value, 2) for key, value in figures.items()}})
+    rows.sort(key=lambda row: -row["own_us"])
+    inclusive = sorted(rows, key=lambda row: -row["all_us"])[: 2 * SHOWN]
+    return {"ms_a_step": round(seconds / ROUNDS * 1e3, 4), "functions": rows[:SHOWN], "inclusive": inclusive}
