@@ -8,7 +8,8 @@ layer: as the engine runs it, one triangular system for all nodes, and the plain
 a matrix a node. `kept` is what a node leaves until the walk is known, `whole state` what it would leave if its own
 state were stored; both by the formulas of docs/hybrid.md, the first checked here against the tensors.
 
-    python benchmarks/hybrid_cost.py                                    # an untrained model of the tiny hybrid's size
+    python benchmarks/hybrid_cost.py                                    # an untrained hybrid of 8 layers of 192
+    python benchmarks/hybrid_cost.py --target ddbench/assets/hybrid/target
     python benchmarks/hybrid_cost.py --threads 1 --cpu-time             # on a machine that others use too
     python benchmarks/hybrid_cost.py --target Qwen/Qwen3.6-27B --device cuda --dtype bfloat16
 

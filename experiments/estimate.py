@@ -3,19 +3,21 @@
 Time of one pass over ``rows`` token rows: ``overhead + max(weight bytes / bandwidth, 2 * params * rows / flops)``
 (roofline); the overhead is the target's, and a drafter's by its share of layers. Rounds of a request: new tokens /
 emitted tokens a round, for which fixed figures are assumed (:data:`EMITTED`); what a drafter really accepts is what the
-sweep is there to find out. Memory: weights, key-value caches and the logits of the verify pass; the program itself and
-its libraries come on top.
+sweep is there to find out. Memory: weights, key-value caches, recurrent states of hybrids (`state_memory`) and the
+logits of the verify pass; the program itself and its libraries come on top.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from ddbench.records import Cell
 from experiments.settings import CostSettings, DrafterSettings, ModelSettings, TargetSettings
 from experiments.shapes import drafter_of
+from experiments.state_memory import state_bytes
 
 EMITTED = {"autoregressive": 1.0, "dflash": 2.5, "eagle": 2.0, "ddtree": 3.0}  # tokens a round, assumed
 PROMPT_TOKENS = 128  # of a prompt, assumed
@@ -27,6 +29,7 @@ GIB = float(2**30)
 class Estimate:
     seconds: float
     memory_gib: float
+    states_gib: float = 0.0  # of it, the recurrent states of a hybrid target
 
 
 def estimate(cell: Cell, model: ModelSettings, cost: CostSettings) -> Estimate:
@@ -42,11 +45,12 @@ def estimate(cell: Cell, model: ModelSettings, cost: CostSettings) -> Estimate:
     prefill = _pass_s(model.target, PROMPT_TOKENS, size, cost)
     one_batch = rounds * (verify + draft) + batch * prefill
     warm_up = one_batch * min(1.0, cell.arm.flags.get("warmup_tokens", 0) / cell.max_new_tokens)
-    return Estimate(CELL_S + math.ceil(requests / batch) * one_batch + warm_up, memory_gib(cell, model))
+    seconds = CELL_S + math.ceil(requests / batch) * one_batch + warm_up
+    return Estimate(seconds, memory_gib(cell, model), states_gib(cell, model))
 
 
 def memory_gib(cell: Cell, model: ModelSettings) -> float:
-    """Weights, key-value caches and verify logits of a cell, in GiB."""
+    """Weights, key-value caches, recurrent states and verify logits of a cell, in GiB."""
     size = 4 if cell.arm.flags.get("dtype") == "float32" else 2
     _, drafter = drafter_of(cell.arm.strategy, model)
     nodes = _verified_nodes(cell)
@@ -57,9 +61,31 @@ def memory_gib(cell: Cell, model: ModelSettings) -> float:
     if drafter is not None:
         weights += drafter.params * size
         cache += cell.batch_size * tokens * cache_bytes_per_token(target, drafter.layers, size)
+    cache += round(states_gib(cell, model) * GIB)
     logits = cell.batch_size * (nodes + 1) * target.vocab_size * 4
     taken = cell.arm.flags.get("kv_cache_gib")  # a server takes its whole cache at the start
     return (weights + logits) / GIB + (cache / GIB if taken is None else float(taken))
+
+
+def states_gib(cell: Cell, model: ModelSettings) -> float:
+    """Recurrent states of a cell's sequences and of the nodes of their trees, in GiB.
+
+    0.0 of a dense target, and of a hybrid without ``model.target.delta_nets``.
+    """
+    flags, nodes = cell.arm.flags, _verified_nodes(cell)
+    requests = flags.get("max_running_requests") or cell.batch_size
+    size = 4 if flags.get("dtype") == "float32" else 2
+    return target_states_gib(model.target, cell.arm.engine, requests, nodes + 1 if nodes else 0, size, flags)
+
+
+def target_states_gib(
+    target: TargetSettings, engine: str, requests: int, window: int, size: int, flags: Mapping[str, Any]
+) -> float:
+    """The same for so many requests, see :func:`.state_bytes`; ``flags``: of the engine."""
+    if target.delta_nets is None:
+        return 0.0
+    layers, args = target.layers - (target.kv_layers or 0), flags.get("extra_args") or ()
+    return state_bytes(target.delta_nets, layers, engine, requests, window, size, args) / GIB
 
 
 def server_starts(cells: Sequence[Cell], server_per_arm: bool, restart: bool = True) -> list[bool]:

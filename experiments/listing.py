@@ -39,9 +39,11 @@ def print_plan(
     starts = sum(server_starts([cell for cell, _ in paying], server_per_arm, restart))
     total = sum(cost.seconds for _, cost in paying) + starts * start_s
     memory = max((cost.memory_gib for _, cost in paying), default=0.0)
+    states = max((cost.states_gib for _, cost in paying), default=0.0)
+    of_it = f" (up to {states:.2f} GiB of it recurrent states)" if states else ""
     assumed = ", ".join(f"{name} {value:g}" for name, value in EMITTED.items())
     say(
         f"{counted(len(plan.cells), 'cell')}, {counted(len(plan.dropped), 'point')} dropped; "
-        f"about {duration(total)} and {memory:.2f} GiB, with {counted(starts, 'start')} of the engine. "
+        f"about {duration(total)} and {memory:.2f} GiB{of_it}, with {counted(starts, 'start')} of the engine. "
         f"A rough estimate: engine.cost, prompts of {PROMPT_TOKENS} tokens, tokens a round assumed: {assumed}."
     )

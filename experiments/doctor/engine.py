@@ -14,7 +14,8 @@ from experiments.settings import Settings
 from experiments.shapes import Shape, drafter_of, grid
 from runners import environments
 from runners.hosts import Host
-from runners.published.checkout import look
+from runners.published import checkout as published
+from runners.sglang import checkout as sglang
 
 BUILT_IN = ("torch", "transformers", "safetensors", "tokenizers")
 # Runs under the interpreter that is looked at: device and names, to their versions and the GPUs that torch sees.
@@ -53,13 +54,14 @@ def built_in_findings(host: Host, python: str, device: str) -> Iterator[Finding]
 
 
 def checkout_findings(settings: Settings) -> Iterator[Finding]:
-    """The checkout that ``engine=published`` runs: whether it can be used, which state of it, under which licence."""
+    """The checkout that ``engine.checkout`` names: whether it can be used, which state of it, under which licence."""
     try:
         version = engine_of(settings.engine.name).version(settings)
     except ConfigError as error:
         yield Finding("missing", "checkout", str(error), "git clone it, and name the folder in engine.checkout")
         return
-    licence = look(settings.engine.checkout).licence
+    named = settings.engine.checkout or ""
+    licence = (sglang.look(named) if settings.engine.name == "sglang" else published.look(named)).licence
     yield Finding("ok", "checkout", f"{version}; licence file: {licence or 'none'}")
 
 
@@ -75,6 +77,9 @@ def environment_findings(host: Host, settings: Settings, python: str, facts: dic
     yield Finding("ok", "engine", f"{name} {facts['version']}, torch {facts['torch']} in {python}")
     if engine.device != "cpu" and not facts.get("gpus"):
         yield Finding("missing", "engine gpu", f"torch in {python} sees no GPU", "a torch built for this driver")
+    if engine.checkout is not None:
+        yield from checkout_findings(settings)
+        return
     if "ddtree" not in settings.sweep.strategy:
         return
     problem = environments.plugin_problem(facts)

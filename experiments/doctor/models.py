@@ -8,8 +8,9 @@ from typing import Any
 
 from ddbench.errors import ConfigError
 from experiments.doctor.findings import Finding
-from experiments.estimate import GIB, cache_bytes_per_token
+from experiments.estimate import GIB, cache_bytes_per_token, target_states_gib
 from experiments.models import resolve
+from experiments.progress import counted
 from experiments.settings import DrafterSettings, Settings, TargetSettings
 from experiments.shapes import drafter_of
 from experiments.workloads import asset_path
@@ -80,7 +81,7 @@ def _commit(revision: str | None) -> bool:
 
 
 def needed_gib(settings: Settings, flags: Mapping[str, Any]) -> float:
-    """Weights of the largest arm and its cache, in GiB: what a card must have free at least."""
+    """Weights of the largest arm, its cache and its recurrent states, in GiB: what a card must have free at least."""
     size = 4 if settings.engine.dtype == "float32" else 2
     model = settings.model
     drafters = [part.params for role, part in parts(settings).items() if role != "target"]
@@ -89,5 +90,33 @@ def needed_gib(settings: Settings, flags: Mapping[str, Any]) -> float:
     if cache is None:
         tokens = max(settings.sweep.batch_size) * (settings.load.max_new_tokens + 128)
         layers = model.target.kv_layers or model.target.layers
-        cache = tokens * cache_bytes_per_token(model.target, layers, size) / GIB
+        cache = tokens * cache_bytes_per_token(model.target, layers, size) / GIB + states_gib(settings, flags)
     return weights + float(cache)
+
+
+def states_gib(settings: Settings, flags: Mapping[str, Any]) -> float:
+    """Recurrent states of the largest arm at the largest batch, in GiB; 0.0 of a dense target."""
+    requests = flags.get("max_running_requests") or max(settings.sweep.batch_size)
+    size = 4 if settings.engine.dtype == "float32" else 2
+    return target_states_gib(settings.model.target, settings.engine.name, requests, widest(settings), size, flags)
+
+
+def widest(settings: Settings) -> int:
+    """Most tokens of a sequence in a verify pass, root counted; 0 where nothing is drafted."""
+    asked, dflash = settings.sweep.strategy, settings.model.dflash
+    trees = max(settings.sweep.nodes) + 1 if {"ddtree", "eagle"} & set(asked) else 0
+    chain = dflash.block_size or 0 if "dflash" in asked and dflash is not None else 0
+    return max(trees, chain)
+
+
+def states_findings(settings: Settings, flags: Mapping[str, Any]) -> Iterator[Finding]:
+    """What the recurrent states of a hybrid target take (docs/hybrid.md); nothing of a dense one."""
+    target, what = settings.model.target, "recurrent states"
+    if target.attention != "hybrid":
+        return
+    if target.delta_nets is None:
+        yield Finding("note", what, "not counted", "say model.target.delta_nets and kv_layers (docs/hybrid.md)")
+        return
+    requests = flags.get("max_running_requests") or max(settings.sweep.batch_size)
+    asked = f"{counted(requests, 'request')}, {counted(widest(settings), 'token')} of each in a verify pass"
+    yield Finding("ok", what, f"{states_gib(settings, flags):.2f} GiB for {asked}")

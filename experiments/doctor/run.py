@@ -185,6 +185,7 @@ def _cards(host: Host, settings: Settings) -> Iterator[Finding]:
     yield from problems
     yield from machine.card_findings(settings.host, facts, cards)
     flags = _flags(settings)
+    yield from models.states_findings(settings, flags)
     share = flags.get("gpu_memory_utilization") if settings.engine.name == "vllm" else None
     for card in cards:
         yield from machine.memory_findings(card, models.needed_gib(settings, flags), share)

@@ -25,17 +25,31 @@ def evidence(config: TrainConfig, notes: Mapping[str, Any], remark: str) -> dict
         "driver": notes.get("driver"),
         "versions": {"torch": hardware.partition("torch ")[2]},
         "measured": {
-            "stage_seconds": {name: note["stage_seconds"] for name, note in notes.items() if "stage_seconds" in note},
+            "stage_seconds": {
+                name: round(sum(each["stage_seconds"] for each in passes_of(note)), 1)
+                for name, note in notes.items()
+                if "stage_seconds" in note
+            },
             "stage_hardware": {name: note["hardware"] for name, note in notes.items() if "hardware" in note},
             "target_held_out_loss": notes.get("distil", notes.get("unloop", {}))
             .get("history", [{}])[-1]
             .get("held_out_loss"),
             "teaching": notes.get("teach", {}).get("history"),
             "distillation": notes.get("distil", {}).get("history"),
-            "evaluation": notes["evaluate"],
+            "evaluation": _last(notes["evaluate"]),
+            "earlier_passes": {name: note["earlier"] for name, note in notes.items() if "earlier" in note},
         },
         "notes": remark,
     }
+
+
+def passes_of(note: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """A stage's notes of each time that it ran, in order: the last one holds the others under ``earlier``."""
+    return [*note.get("earlier", []), _last(note)]
+
+
+def _last(note: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in note.items() if key != "earlier"}
 
 
 def write_card(config: TrainConfig, notes: Mapping[str, Any], remark: str) -> str:
@@ -136,8 +150,11 @@ def _text(notes: Mapping[str, Any]) -> list[str]:
 
 def _training(config: TrainConfig, notes: Mapping[str, Any], remark: str) -> list[str]:
     lines = ["## Training", "", "| stage | seconds | what | result |", "|---|---|---|---|"]
-    for name, what, result in _stages(config, notes):
-        lines.append(f"| {name} | {notes[name]['stage_seconds']:.0f} | {what} | {result} |")
+    for name, *_ in _stages(config, notes):
+        for turn, each in enumerate(passes_of(notes[name])):
+            what, result = next(row[1:] for row in _stages(config, {**notes, name: each}) if row[0] == name)
+            told = f"{name}, pass {turn + 1}" if "earlier" in notes[name] else name
+            lines.append(f"| {told} | {each['stage_seconds']:.0f} | {what} | {result} |")
     hardware = sorted({note["hardware"] for note in notes.values() if isinstance(note, dict) and "hardware" in note})
     return [*lines, "", f"Seed {config.seed}. Hardware: {'; '.join(hardware)}. {remark}", ""]
 

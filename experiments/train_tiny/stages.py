@@ -1,5 +1,5 @@
 """The stages of the training programme. Each reads what earlier ones left in the work folder, so a stage can be
-repeated alone."""
+repeated alone, or be named twice: its notes then hold those of its earlier passes, in order, under ``earlier``."""
 
 from __future__ import annotations
 
@@ -51,6 +51,7 @@ class Workshop(Shop):
             "card": self.card,
             "ship": self.ship,
         }
+        passes: dict[str, list[dict[str, Any]]] = {}
         for name in self.stages_to_run():
             began = time.perf_counter()
             log.info("stage %s", name)
@@ -58,7 +59,10 @@ class Workshop(Shop):
                 "stage_seconds": round(time.perf_counter() - began, 1),
                 "hardware": hardware(self.config.device),
             }
-            (self.work / f"{name}.json").write_text(json.dumps(notes, indent=1))
+            earlier = passes.setdefault(name, [])
+            kept = notes | {"earlier": earlier} if earlier else notes
+            (self.work / f"{name}.json").write_text(json.dumps(kept, indent=1))
+            earlier.append(notes)
             log.info("stage %s took %.1f s", name, notes["stage_seconds"])
 
     def stages_to_run(self) -> list[str]:

@@ -22,8 +22,6 @@ ASSETS = Path(ddbench.__file__).parent / "assets"
 HYBRID = ASSETS / "hybrid"
 EVIDENCE = ROOT / "docs" / "evidence" / "train_tiny_hybrid.json"
 
-pytestmark = pytest.mark.skipif(not HYBRID.exists(), reason="the hybrid pair is not trained yet")
-
 
 @pytest.fixture(scope="module")
 def bar() -> BarConfig:

@@ -133,7 +133,16 @@ def test_a_training_in_little_makes_a_hybrid_pair_that_decodes_losslessly(tmp_pa
     card = (models / "README.md").read_text()
     assert "experiment=train_tiny_hybrid" in card
     assert "| teach |" in card
+    assert "| unloop, pass 1 |" in card
+    assert "| distil, pass 2 |" in card
     assert "EAGLE" not in card
+    work = {name: json.loads((tmp_path / "work" / f"{name}.json").read_text()) for name in ("distil", "dflash")}
+    assert [set(each) for each in work["distil"]["earlier"]] == [{"history", "stage_seconds", "hardware"}]
+    assert "earlier" not in work["dflash"], "named once"
+    measured = json.loads((tmp_path / "work" / "evidence.json").read_text())["measured"]
+    assert measured["earlier_passes"]["distil"] == work["distil"]["earlier"]
+    both = work["distil"]["earlier"][0]["stage_seconds"] + work["distil"]["stage_seconds"]
+    assert measured["stage_seconds"]["distil"] == round(both, 1)
     taught = json.loads((tmp_path / "work" / "teach.json").read_text())["history"]
     assert [entry["step"] for entry in taught] == [0, 1]
 

@@ -8,9 +8,22 @@ bfloat16`` halves it; then a state is rounded after every token, as in autoregre
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING
 
-from ddbench.plugins.sglang.options import Sizes
+if TYPE_CHECKING:
+    from ddbench.plugins.sglang.options import Sizes  # which imports torch
+
+SSM_DTYPE = "--mamba-ssm-dtype"
+
+
+def element_of(arguments: Sequence[str]) -> int:
+    """Bytes a number of a state has by a server's arguments: 4 unless they say otherwise, as the models' configs do."""
+    words = [word for each in arguments for word in each.split("=", 1)]
+    given = [value for name, value in pairwise(words) if name == SSM_DTYPE]
+    return 2 if given and given[-1] in ("bfloat16", "float16") else 4
 
 
 @dataclass(frozen=True)

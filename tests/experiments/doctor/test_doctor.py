@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import socket
 import sys
 from collections.abc import Callable, Iterator
@@ -142,6 +143,28 @@ def test_a_full_disk(doctor: Any) -> None:
     summary = doctor("doctor.free_disk_gib=1e9")
     lines = [each["said"] for each in summary["findings"] if (each["state"], each["what"]) == ("wrong", "disk")]
     assert any("1000000000.0 needed" in line and "outputs" in line for line in lines)
+
+
+def test_states_of_a_hybrid_are_counted_or_said_not_to_be(doctor: Any) -> None:
+    asked = ["model=tiny_hybrid", "sweep.strategy=[autoregressive,dflash,ddtree]", "sweep.nodes=[64]"]
+    (line,) = [line for line in doctor(*asked)["lines"] if " recurrent states " in line]
+    assert line.startswith("ok ")
+    assert re.search(r"0\.\d\d GiB for 8 requests, 65 tokens of each in a verify pass$", line)
+    (said,) = [each for each in doctor(*asked, "model.target.delta_nets=null")["findings"] if each["state"] == "note"]
+    assert (said["what"], said["said"]) == ("recurrent states", "not counted")
+    assert "model.target.delta_nets" in said["todo"]
+    assert not any(" recurrent states " in line for line in doctor()["lines"])
+
+
+def test_a_target_that_this_sglang_has_in_another_form_alone(doctor: Any, tmp_path: Path) -> None:
+    for version, refused in (("0.5.17", True), ("0.5.23", False)):
+        place = tmp_path / version
+        place.mkdir()
+        python = interpreter(place, dist="sglang", version=version)
+        summary = doctor("engine=sglang", "model=tiny_hybrid", f"engine.python={python}", "engine.device=cuda:7")
+        said = [each for each in summary["findings"] if each["what"] == "strategies"]
+        assert bool(said) is refused, version
+        assert not refused or "SGLang 0.5.17 has no Qwen3_5ForCausalLM" in said[0]["todo"]
 
 
 def test_a_port_that_is_taken(doctor: Any) -> None:

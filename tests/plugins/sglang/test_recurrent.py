@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -22,6 +23,7 @@ from ddbench.plugins.sglang.recurrent import States, check_states, check_trackin
 from ddbench.plugins.sglang.refusals import check_target
 from ddbench.plugins.sglang.refused import Refused
 
+PAGE = Path(__file__).resolve().parents[3] / "docs" / "hybrid.md"
 SIZES = Sizes(5, 4, 2)
 LAYERS, SLOTS, ROWS = 3, 4, 2
 
@@ -74,14 +76,21 @@ def runner(attention: Any = None, states: Any = None, kind: str = "Qwen3_5TextCo
     )
 
 
-def test_delta_nets_are_served_where_they_are_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_delta_nets_are_served_where_they_are_shown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv(backends.OPT_IN, raising=False)
     with standin(tmp_path):
-        for kind in recurrent.GATED_DELTA:
-            with pytest.raises(Refused, match=r"never run on SGLang 0\.5\.17"):
+        for gpu, warned in (("sm_90", False), ("sm_120", True), (None, True)):
+            monkeypatch.setattr(recurrent, "architecture_of_gpu", lambda gpu=gpu: gpu)
+            for kind in recurrent.GATED_DELTA:
                 check_target(runner(kind=kind), SIZES)
+                assert ("untested: trees over recurrent states" in capfd.readouterr().err) is warned
+        monkeypatch.setitem(backends.HYBRID, "0.5.17", {"sm_90": "opt-in", "sm_120": "opt-in"})
+        with pytest.raises(Refused, match=r"never run on SGLang 0\.5\.17"):
+            check_target(runner(), SIZES)
         monkeypatch.setenv(backends.OPT_IN, "1")
-        for kind in recurrent.GATED_DELTA:
-            check_target(runner(kind=kind), SIZES)
+        check_target(runner(), SIZES)
 
 
 @pytest.mark.parametrize(
@@ -102,6 +111,12 @@ def test_the_table_of_hybrids(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(backends.HYBRID, "0.5.17", {"sm_90": "correct"})
     assert backends.hybrid_state("0.5.17", "sm_90") == "correct"
     assert backends.hybrid_state("0.5.17", "sm_120") == "untested"
+
+
+def test_the_page_has_the_table_of_hybrids() -> None:
+    rows = re.findall(r"^\| (sm_\d+) \| ([\w-]+) \| ([\w-]+) \|$", PAGE.read_text(), re.MULTILINE)
+    written = {version: {gpu: states[at] for gpu, *states in rows} for at, version in enumerate(backends.HYBRID)}
+    assert written == backends.HYBRID
 
 
 @pytest.mark.parametrize("strategy", ["extra_buffer", "extra_buffer_lazy"])

@@ -7,7 +7,7 @@ from dataclasses import replace
 from ddbench.plugins.sglang import memory
 from ddbench.plugins.sglang.memory import GIB, Model, Setup
 from ddbench.plugins.sglang.options import Sizes
-from ddbench.plugins.sglang.state_memory import Recurrent, state_parts
+from ddbench.plugins.sglang.state_memory import Recurrent, element_of, state_parts
 
 MIB = 2**20
 DELTA = Recurrent(layers=48, key_heads=16, value_heads=48, key_size=128, value_size=128, kernel=4)
@@ -23,6 +23,12 @@ def test_a_node_by_hand() -> None:
     assert replace(DELTA, element=2).state_bytes() == 3 * MIB // 2
     assert DELTA.state_bytes(ranks=2) == 3 * MIB // 2
     assert DELTA.column_bytes(ranks=2) == 10_240
+
+
+def test_the_size_of_a_number_is_the_last_argument_s() -> None:
+    assert element_of(()) == element_of(("--mamba-ssm-dtype", "float32")) == 4
+    assert element_of(("--mamba-ssm-dtype", "bfloat16")) == element_of(("--a=b", "--mamba-ssm-dtype=bfloat16")) == 2
+    assert element_of(("--mamba-ssm-dtype", "bfloat16", "--mamba-ssm-dtype=float32")) == 4
 
 
 def test_the_parts_of_a_tree_and_of_a_chain() -> None:
