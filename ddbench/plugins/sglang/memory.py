@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from ddbench.errors import ConfigError
 from ddbench.plugins.kernels.bits import words_of
 from ddbench.plugins.kernels.device import shared_bytes_of
-from ddbench.plugins.kernels.tiles import tile_of, window_entries
+from ddbench.plugins.sglang.kernels.attention_plan import entries_of
 from ddbench.plugins.sglang.options import Sizes
 from ddbench.plugins.sglang.state_memory import Recurrent, state_parts
 from ddbench.plugins.sglang.width_memory import narrow_bytes, offer_bytes
@@ -161,9 +161,9 @@ def splits_bytes(setup: Setup, target: Model) -> int:
         return 0
     heads, kv_heads = target.heads // setup.ranks, max(1, target.kv_heads // setup.ranks)
     width = setup.sizes.verify_width
-    tile = tile_of(width * (heads // kv_heads), target.head_size, target.element, shared_bytes_of((9, 0)))
     rows = max(setup.requests, setup.rows)
-    entries = window_entries(rows, width, heads, kv_heads, tile, setup.multiprocessors)
+    sizes = (heads, kv_heads, target.head_size, target.element, shared_bytes_of((9, 0)))
+    entries = entries_of(rows, width, *sizes, setup.multiprocessors)
     return entries * heads * (target.head_size + 1) * 4
 
 

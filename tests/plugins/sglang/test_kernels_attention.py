@@ -15,9 +15,11 @@ from sgl_kernels import DEVICES, on_device
 from torch import Tensor
 
 from ddbench.errors import ConfigError
+from ddbench.plugins.kernels.device import shared_bytes
 from ddbench.plugins.kernels.tiles import AttentionWorkspace, Tile
 from ddbench.plugins.sglang import verify_attention as door
 from ddbench.plugins.sglang.kernels.attention_launch import verify_attention, workspace_for
+from ddbench.plugins.sglang.kernels.attention_plan import Plan, shape_of
 from ddbench.plugins.sglang.options import ATTENTION
 
 # Against float32 on the same inputs: bfloat16 rounds the weights and the output, 8 bits each, float32 only sums.
@@ -105,22 +107,27 @@ def twin(given: Inputs) -> Tensor:
 
 
 def kernel(
-    given: Inputs, device: str, splits: int | None, tile: Tile | None = None, rows: int = 4, exact: bool = True
+    given: Inputs,
+    device: str,
+    splits: int | None,
+    tile: Tile | None = None,
+    rows: int = 4,
+    exact: bool = True,
+    ahead: bool = False,
 ) -> Tensor:
+    """As the rule has it without ``splits``; else so many, of ``tile`` or the rule's, slots carried ahead or not."""
     tensors = given.tensors(device)
     out = torch.full_like(tensors[0], 7.0)
     _, many, size = given.query.shape
+    sizes = (given.width, many, given.window_keys.shape[1], size, given.query.element_size())
     if splits is None:
-        element = given.query.element_size()
-        kv_heads = given.window_keys.shape[1]
-        workspace = workspace_for(rows, given.width, many, kv_heads, size, element, torch.device(device))
+        workspace, cut = workspace_for(rows, *sizes, torch.device(device)), None
     else:
         workspace = AttentionWorkspace.of(given.query.shape[0], many, size, splits, device)
+        cut = Plan(tile or shape_of(*sizes, shared_bytes(torch.device(device)))[0], splits, ahead)
     workspace.partial.fill_(torch.nan)
     workspace.lse.fill_(torch.nan)
-    verify_attention(
-        *tensors, given.width, given.scale, out, workspace=workspace, splits=splits, tile=tile, exact=exact
-    )
+    verify_attention(*tensors, given.width, given.scale, out, workspace=workspace, cut=cut, exact=exact)
     return out.float().cpu()
 
 
@@ -132,12 +139,13 @@ def close(found: Tensor, expected: Tensor, dtype: torch.dtype) -> None:
 @pytest.mark.parametrize("heads", HEADS)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
 def test_equals_the_twin(device: str, heads: tuple[int, int, int], dtype: torch.dtype) -> None:
+    """Both ways to read slots, each with splits and without."""
     on_device(device)
-    for width, context in ((2, CONTEXTS[0]), (17, CONTEXTS[1][:3])):
+    for width, context, ways in ((2, CONTEXTS[0], (False, True)), (17, CONTEXTS[1][:3], (True, False))):
         given = inputs(context, width, heads, dtype, seed=width)
         expected = twin(given)
-        for splits in (1, 3):
-            close(kernel(given, device, splits), expected, dtype)
+        for splits, ahead in zip((1, 3), ways, strict=True):
+            close(kernel(given, device, splits, ahead=ahead), expected, dtype)
 
 
 @pytest.mark.parametrize("device", DEVICES)
@@ -147,6 +155,17 @@ def test_splits_and_tiles_that_are_chosen(device: str) -> None:
     expected = twin(given)
     close(kernel(given, device, None), expected, torch.float32)
     close(kernel(given, device, 2, Tile(16, 16, 4, 1)), expected, torch.float32)
+    close(kernel(given, device, 2, Tile(16, 16, 4, 1), ahead=True), expected, torch.float32)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_a_window_of_several_blocks_and_tiles_as_the_rule_cuts_it(device: str) -> None:
+    """Of two bytes an element and more rows than were measured: blocks of 64 rows, slots carried ahead."""
+    on_device(device)
+    given = inputs([67, 0, 1], 40, (4, 2, 128), torch.float16)
+    cut = shape_of(40, 4, 2, 128, 2, shared_bytes(torch.device(device)))
+    assert (cut[0].m, cut[1]) == (64, True)
+    close(kernel(given, device, None), vectorised(given), torch.float16)
 
 
 @pytest.mark.gpu
@@ -158,7 +177,8 @@ def test_equals_the_twin_on_a_gpu(width: int, heads: tuple[int, int, int], dtype
     given = inputs([2000, 0, 31, 257], width, heads, dtype, seed=width)
     expected = vectorised(given)
     for splits in (1, 2, 3, 8, 31, None):
-        close(kernel(given, "cuda", splits), expected, dtype)
+        for ahead in (False, True):
+            close(kernel(given, "cuda", splits, ahead=ahead), expected, dtype)
 
 
 @pytest.mark.gpu

@@ -79,8 +79,11 @@ def run(worker: Any, rounds: int) -> tuple[list[list[int]], list[int]]:
             slots = table[POOL[row], begin : begin + len(new)].long()
             assert pool.k_buffer[0][slots][:, 0, 0].tolist() == path
             assert pool.v_buffer[-1][slots][:, 0, 0].tolist() == list(range(begin, begin + len(new)))
-            kept = worker.got[-1]
-            assert kept["target_hidden"].view(3, BLOCK, -1)[row, : len(new), 0].tolist() == path
+            kept, reach = worker.got[-1], BLOCK if worker._stage.drafts else 1  # a plain step's features are its own
+            assert kept["target_hidden"].view(3, reach, -1)[row, : len(new), 0].tolist() == path
+            assert kept["cache_loc_2d"][row, : len(new)].tolist() == slots.tolist()
+            assert kept["cache_loc"].tolist() == kept["cache_loc_2d"].flatten().tolist()
+            assert kept["positions"].view(3, reach)[row, : len(new)].tolist() == list(range(begin, begin + len(new)))
             for token in new:
                 assert token == int(worker._target_worker.table[text[-1]].argmax())
                 text.append(token)

@@ -10,16 +10,9 @@ import triton
 from torch import Tensor
 
 from ddbench.plugins.kernels.device import processors, shared_bytes
-from ddbench.plugins.kernels.tiles import (
-    LEAST_POSITIONS,
-    AttentionWorkspace,
-    Tile,
-    splits_of,
-    tile_of,
-    window_entries,
-    window_programs,
-)
+from ddbench.plugins.kernels.tiles import AttentionWorkspace
 from ddbench.plugins.sglang.kernels.attention import attend, merge
+from ddbench.plugins.sglang.kernels.attention_plan import Plan, entries_of, plan
 
 FLOAT32 = (
     os.environ.get("TRITON_F32_DEFAULT", "") or "tf32"
@@ -33,8 +26,7 @@ def workspace_for(
 
     Raises ValueError for a head that no tile fits.
     """
-    tile = tile_of(width * (heads // kv_heads), head_size, element, shared_bytes(device))
-    entries = window_entries(rows, width, heads, kv_heads, tile, processors(device))
+    entries = entries_of(rows, width, heads, kv_heads, head_size, element, shared_bytes(device), processors(device))
     return AttentionWorkspace.of(entries, heads, head_size, 1, device)
 
 
@@ -53,8 +45,7 @@ def verify_attention(
     out: Tensor,
     *,
     workspace: AttentionWorkspace | None = None,
-    splits: int | None = None,
-    tile: Tile | None = None,
+    cut: Plan | None = None,
     exact: bool = False,
 ) -> None:
     """Attention of R windows of N = ``width`` tokens, H heads over G key-value heads of size D.
@@ -68,7 +59,7 @@ def verify_attention(
         mask_indptr: ``[R + 1]``, where a row's block begins.
         scale: of the softmax.
         workspace: where splits put their parts; None: no splits.
-        splits, tile: for measurements and tests; None: chosen.
+        cut: for measurements and tests; None: `attention_plan.plan`'s.
         exact: products of float32 in float32, where SGLang's own attention takes TF32 and so does ours as left out, so
             that a tree's rounding is that of the engine's other passes.
 
@@ -89,16 +80,14 @@ def verify_attention(
         return
     device = query.device
     group = heads // kv_heads
-    tile = tile or tile_of(width * group, head_size, query.element_size(), shared_bytes(device))
-    if workspace is None:
-        splits = 1
-    else:
-        chosen = splits_of(window_programs(rows, width, heads, kv_heads, tile), processors(device))
-        splits = min(workspace.splits_for(tokens), chosen if splits is None else splits)
+    if cut is None:
+        sizes = (heads, kv_heads, head_size, processors(device))
+        cut = plan(width, rows, None, *sizes, element=query.element_size(), shared=shared_bytes(device))
+    tile, splits = cut.tile, 1 if workspace is None else min(workspace.splits_for(tokens), cut.splits)
     m_blocks = triton.cdiv(width * group, tile.m)
     partial, lse = (out, out) if workspace is None else (workspace.partial, workspace.lse)
     shape = {"WIDTH": width, "GROUP": group, "HEAD": head_size, "HEAD_PAD": triton.next_power_of_2(head_size)}
-    dealt = {"BLOCK_N": tile.n, "SPLITS": splits, "LEAST": max(1, LEAST_POSITIONS // tile.n)}
+    dealt = {"BLOCK_N": tile.n, "SPLITS": splits, "LEAST": cut.least_tiles}
     attend[(m_blocks * kv_heads, rows, splits)](
         query,
         window_keys,
@@ -127,6 +116,7 @@ def verify_attention(
         **shape,
         BLOCK_M=tile.m,
         **dealt,
+        AHEAD=cut.ahead,
         PRECISION="ieee" if exact else FLOAT32,
         num_warps=tile.warps,
         num_stages=tile.stages,
