@@ -41,7 +41,7 @@ import torch
 import ddbench
 from benchmarks.decode_requests import make_requests
 from benchmarks.rival_pairs import checkpoint_pair, untrained_pair
-from ddbench.decoding import Generation, ModelPair, Request, Strategy, decode
+from ddbench.decoding import Generation, KeptGraphs, ModelPair, Request, Strategy, decode
 from ddbench.errors import ConfigError
 from runners.machine import machine_facts, version
 from runners.published.code import Answer, PublishedCode
@@ -214,9 +214,11 @@ def measure(
     """Both, strategy by strategy, interleaved after one unmeasured answer of each."""
     trees = [Strategy("ddtree", nodes=nodes) for nodes in options.nodes]
     arms = [Arm(strategy) for strategy in (Strategy("autoregressive"), Strategy("dflash"), *trees)]
+    kept = KeptGraphs(max(len(each.token_ids) + each.max_new_tokens for each in requests))
+    graphs = kept if options.graphs else False
 
     def ours(arm: Arm, asked: Sequence[Request]) -> Callable[[], Any]:
-        return lambda: decode(pair, arm.strategy, asked, 1, graphs=options.graphs)
+        return lambda: decode(pair, arm.strategy, asked, 1, graphs=graphs)
 
     def theirs(arm: Arm, asked: Sequence[Request]) -> Callable[[], Any]:
         start = time.perf_counter()
@@ -228,8 +230,8 @@ def measure(
         for repetition in range(options.repetitions):
             both: list[tuple[list[Any], Callable[[], Any]]]
             both = [(arm.ours, ours(arm, requests)), (arm.theirs, theirs(arm, requests))]
-            for kept, run in both if repetition % 2 == 0 else both[::-1]:
-                kept.append(run())
+            for answers, run in both if repetition % 2 == 0 else both[::-1]:
+                answers.append(run())
         print(f"{arm.strategy.name} {arm.strategy.nodes or ''}: {options.repetitions} repetitions", file=sys.stderr)
     wrong = [answer.generation.error for arm in arms for answer in arm.theirs[0] if answer.generation.error]
     if wrong:

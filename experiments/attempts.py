@@ -32,13 +32,22 @@ Measure = Callable[[Cell, Path], CellOutcome]
 
 
 def repeated(
-    cell: Cell, folder: RunFolder, measure: Measure, faults: FaultSettings, stop: Stop, outage: Outage | None = None
+    cell: Cell,
+    folder: RunFolder,
+    measure: Measure,
+    faults: FaultSettings,
+    stop: Stop,
+    outage: Outage | None = None,
+    lasting: set[str] | None = None,
 ) -> tuple[Path, CellOutcome, tuple[Attempt, ...]]:
     """Measures a cell, and again, ``faults.retries`` times at most, while it is an infrastructure that breaks.
 
     A GPU that another engine holds is waited for, which is no try. A cell that failed while its host, that of
     ``outage``, does not answer is ``lost``, whatever it looked like; the host is waited for. A cell that was lost with
     a host is tried at least once more.
+
+    ``lasting``: why starts of engines failed, twice in the same way. Another that fails so at its start is not tried
+    again: what is wrong is no arm's own. Added to.
 
     Returns the folder and the outcome of the last try, and the tries before it. Their logs are ``attempt-<n>.log`` of
     the folder.
@@ -48,6 +57,7 @@ def repeated(
         OSError: a folder cannot be made.
     """
     outage = outage or Outage()
+    lasting = set() if lasting is None else lasting
     attempts: list[Attempt] = []
     logs: list[bytes] = []
     told, until = False, time.monotonic() + faults.gpu_wait_s
@@ -70,9 +80,12 @@ def repeated(
             outcome = replace(outcome, kind=kind)
         if kind == "lost" and outage.remote:
             retries = max(1, retries)
-        if kind not in INFRASTRUCTURE or len(attempts) >= retries or stop.asked is not None:
-            return place, outcome, tuple(attempts)
         reason = outcome.reason or ""
+        if kind == "start" and any(each.kind == "start" and each.reason == reason for each in attempts):
+            lasting.add(reason)
+        known = kind == "start" and not attempts and reason in lasting
+        if kind not in INFRASTRUCTURE or known or len(attempts) >= retries or stop.asked is not None:
+            return place, outcome, tuple(attempts)
         warn(f"{describe(cell)}: {reason}; try {len(attempts) + 2} of {retries + 1}")
         log = place / LOG
         logs.append(log.read_bytes() if log.exists() else b"")

@@ -65,11 +65,12 @@ def run_cells(
     """
     stop = stop or Stop()
     lost: list[Todo] = []
+    lasting: set[str] = set()  # why engines do not start here
     measure, idle = (no_engine, lambda: None) if runner is None else measurer(runner, rules, progress)
     for item in turns(todo, folder, rules.sharing, stop, progress.elsewhere, idle):
         try:
             with stop.patiently():
-                end = _run(item, folder, measure, rules, progress, roofline, stop)
+                end = _run(item, folder, measure, rules, progress, roofline, stop, lasting)
         except OSError as error:
             if not DISK_FULL.search(str(error)):
                 raise
@@ -84,7 +85,14 @@ def run_cells(
 
 
 def _run(
-    item: Todo, folder: RunFolder, measure: Measure, rules: Rules, progress: Progress, roofline: Roofline, stop: Stop
+    item: Todo,
+    folder: RunFolder,
+    measure: Measure,
+    rules: Rules,
+    progress: Progress,
+    roofline: Roofline,
+    stop: Stop,
+    lasting: set[str],
 ) -> End:
     """One cell, measured and stored."""
     cell = item.planned.cell
@@ -93,7 +101,7 @@ def _run(
     if item.planned.unsupported is not None:
         place, outcome = folder.begin(cell), CellOutcome("unsupported", item.planned.unsupported)
     else:
-        place, outcome, attempts = repeated(cell, folder, measure, rules.faults, stop, rules.outage)
+        place, outcome, attempts = repeated(cell, folder, measure, rules.faults, stop, rules.outage, lasting)
     seconds = time.perf_counter() - clock
     if outcome.kind == "disk":
         raise DiskFull(f"{folder.path}: {outcome.reason}")

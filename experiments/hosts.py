@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -14,6 +14,7 @@ from ddbench.errors import ConfigError
 from experiments.holding import holding
 from experiments.progress import say, warn
 from experiments.typed import build
+from runners.gpu_memory import Gpu
 from runners.hosts import Host, HostConfig, HostFailure, host_of
 from runners.hosts.config import check_lists
 
@@ -140,10 +141,10 @@ def claimed(config: HostConfig, dry_run: bool = False) -> Iterator[HostConfig]:
         raise ConfigError("host.hosts", [each.name for each in hosts_of(config)], f"a free host ({'; '.join(refused)})")
 
 
-def environment(config: HostConfig) -> dict[str, Any]:
+def environment(config: HostConfig, used: Sequence[Gpu] | None = None) -> dict[str, Any]:
     """What ``environment.json`` says of the host: ``host``, what is so at every start; ``host_state``, what was so at
     this one; ``host_warnings``, where it is not as configured. For a host behind ssh, its ``gpus`` and ``driver`` take
-    the place of this machine's.
+    the place of this machine's. ``used``: the GPUs that warnings are about; None for all that may be used.
 
     Raises:
         HostFailure: it is lost.
@@ -159,15 +160,17 @@ def environment(config: HostConfig) -> dict[str, Any]:
     told: dict[str, Any] = {
         "host": {"name": config.name, "member": config.member, "kind": config.kind, **lasting, "gpus": gpus},
         "host_state": {**state, "gpus": now},
-        "host_warnings": differences(config, facts),
+        "host_warnings": differences(config, facts, used),
     }
     return told if host.is_local else {**told, "gpus": gpus, "driver": facts.get("driver")}
 
 
-def differences(config: HostConfig, facts: Mapping[str, Any]) -> list[str]:
+def differences(config: HostConfig, facts: Mapping[str, Any], used: Sequence[Gpu] | None = None) -> list[str]:
     """Where a host is not as ``host`` says, or is not ours alone; a sentence each. A value that is null on either side
-    is compared with nothing."""
+    is compared with nothing. ``used``: of these GPUs alone; None for all that ``host.gpus`` names."""
     gpus = [gpu for gpu in facts.get("gpus") or [] if config.gpus is None or gpu.get("index") in config.gpus]
+    if used is not None:
+        gpus = [gpu for gpu in gpus if gpu.get("index") in used or gpu.get("uuid") in used]
     lines = [line for gpu in gpus for line in _of_gpu(config, gpu)]
     if config.gpus is not None:
         seen = [gpu.get("index") for gpu in facts.get("gpus") or []]

@@ -186,7 +186,7 @@ def _arms(settings: Settings, facts: Facts, shapes: list[tuple[str, Shape]]) -> 
     for strategy, shape in shapes:
         reason = facts.unsupported.get(strategy) or engine.refuse(settings, strategy, shape, flags)
         if strategy != "ddtree" or None in settings.strategy.policies:
-            yield _Planned(strategy, shape, flags, reason)
+            yield _Planned(strategy, shape, engine.own_flags(settings, strategy, flags), reason)
     for policy, shape in adaptive_arms(settings, shapes):
         reason = facts.unsupported.get("ddtree") or engine.refuse(settings, "ddtree", shape, flags)
         yield _Planned("ddtree", shape, flags, reason or refuse_engine(settings, policy), policy)

@@ -46,6 +46,10 @@ def _computed(given: object) -> dict[str, Any] | None:
         from reports.predicted import write_prediction
 
         page = write_prediction(folder)
+    elif (folder / "published.json").is_file():
+        from reports.published_speed import write_published
+
+        page = write_published(folder)
     elif (folder / "adaptive.json").is_file():
         from reports.adaptive import write_comparison
 

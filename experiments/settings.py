@@ -14,6 +14,7 @@ from ddbench.redaction import is_secret
 from experiments.fault_settings import FaultSettings
 from experiments.hosts import hosts_of
 from experiments.ranges import require as _require
+from experiments.state_memory import DeltaNetSettings
 from experiments.typed import build
 from runners.hosts.config import HostConfig, check_lists
 from runners.telemetry_settings import TelemetrySettings
@@ -52,7 +53,8 @@ class EngineSettings:
     start_timeout_s: float = 1800.0
     default_arms: bool = False
     stall_timeout_s: float = 600.0
-    checkout: str | None = None  # of the published implementation
+    checkout: str | None = None  # of the published implementation, or of a branch of SGLang
+    branch: Any = None  # of SGLang in the checkout: its name, or how its server is told a tree
 
     def __post_init__(self) -> None:
         _require("engine.device", [self.device], re.compile(r"cpu|cuda(:\d+)?").fullmatch, "cpu, cuda or cuda:<index>")
@@ -60,9 +62,15 @@ class EngineSettings:
         for name in ("python", "url", "port") if self.name in ("reference", "published") else ():
             allowed = f"null: the {self.name} engine runs in this environment, and is no server"
             _require(f"engine.{name}", [getattr(self, name)], lambda v: v is None, allowed)
-        elsewhere = "null: engine=published runs a checkout. A branch of SGLang or vLLM is installed in an environment"
-        allowed = f"{elsewhere} of its own, and engine.python names that (docs/rivals.md)"
-        _require("engine.checkout", [self.checkout], lambda v: v is None or self.name == "published", allowed)
+        elsewhere = "null: engine=published and engine=sglang run a checkout. A branch of vLLM is built in its own"
+        allowed = f"{elsewhere} environment, and engine.python names that (docs/rivals.md)"
+        can = self.name in ("published", "sglang")
+        _require("engine.checkout", [self.checkout], lambda v: v is None or can, allowed)
+        allowed = "null with engine.url: a server that runs already has its own sources"
+        _require("engine.checkout", [self.checkout], lambda v: v is None or self.url is None, allowed)
+        allowed = "null without engine=sglang and engine.checkout=<folder of SGLang sources>"
+        can = self.name == "sglang" and self.checkout is not None
+        _require("engine.branch", [self.branch], lambda v: v is None or can, allowed)
         for name in ("timeout_s", "start_timeout_s", "stall_timeout_s"):
             _require(f"engine.{name}", [getattr(self, name)], lambda v: 0 < v < math.inf, "seconds > 0")
         ports = "a port from 1 to 65535, or null for any free one"
@@ -105,8 +113,12 @@ class TargetSettings:
     kv_layers: int | None = None  # layers that keep a key-value cache; None: all
     active_params: int | None = None  # of a mixture of experts, a token; None: all
     attention: Literal["full", "hybrid"] = "full"
+    delta_nets: DeltaNetSettings | None = None  # of a hybrid; None: no estimate of memory has its states
 
     def __post_init__(self) -> None:
+        hybrid = self.attention == "hybrid" and self.kv_layers is not None and self.kv_layers < self.layers
+        allowed = "null, but for a target with attention hybrid and kv_layers below its layers"
+        _require("model.target.delta_nets", [self.delta_nets], lambda v: v is None or hybrid, allowed)
         for name in ("params", "layers", "kv_heads", "head_dim", "vocab_size"):
             _require(f"model.target.{name}", [getattr(self, name)], lambda v: v >= 1, "an integer >= 1")
         for name in ("kv_layers", "active_params"):

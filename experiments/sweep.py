@@ -40,6 +40,7 @@ from experiments.store import RunFolder
 from experiments.template import template_hash
 from experiments.turns import Sharing, placed
 from runners.base import EngineFailure, ModelFiles, Runner, ServerSpec
+from runners.devices import gpus_of
 from runners.machine import machine_facts
 
 if TYPE_CHECKING:
@@ -324,7 +325,9 @@ def _environment(settings: Settings, asked: list[Asked], engine: dict[str, Any] 
     trusted = settings.model.trust_remote_code
     told = {"command": _command(), "started": started, "trust_remote_code": trusted, **machine_facts()}
     if engine is not None:
-        told |= hosts.environment(settings.host) | engine
+        chosen = settings.engine
+        used = gpus_of(chosen.device, int(chosen.flags.get("tensor_parallel") or 1), settings.host)
+        told |= hosts.environment(settings.host, used) | engine
     if len(asked) == 1:
         return {**told, "workload": asked[0].origin}
     return {**told, "workloads": {each.label: each.origin for each in asked}}

@@ -14,12 +14,24 @@ import pyarrow.parquet as pq
 from reports.figures.adaptive import against_best
 from reports.figures.predicted import MARK
 from reports.figures.style import STYLE
+from reports.predicted import what_if
 from reports.sections.text import NOTHING, literal, number, table
 from reports.write import write_page
 
+PRICED_BY_FIT = (
+    "speeds come from a fitted step cost, and the policies choose by that same cost: this is what they would gain if "
+    "they knew exactly what a step takes."
+)
+PRICED_BY_JUDGE = (
+    "policies choose by a cost file, and every arm is priced by round times that were measured, at widths that "
+    "the fit never saw too: an error of the fit is paid for."
+)
+PRICED_AND_KNOWN = (
+    "every arm is priced by round times that were measured, and the policies choose by them: this is what they would "
+    "gain if they knew exactly what a step takes."
+)
 BANNER = (
-    f"**{MARK}, not measured.** Rounds are replayed from a recording, speeds come from a fitted step cost, and the "
-    "policies choose by that same cost: this is what they would gain if they knew exactly what a step takes. What the "
+    f"**{MARK}, not measured.** Rounds are replayed from a recording, {{priced}} What the "
     "largest budget adds to every build, and the asking, is in no price. The best single arm of a point is chosen in "
     "hindsight among autoregressive decoding, the chains and the fixed trees; the oracle knows the text and is an "
     "upper bound, not something that can be had. At large batches prompts are taken more than once, and a policy then "
@@ -48,8 +60,9 @@ def _page(frame: pd.DataFrame, told: Mapping[str, Any], pictures: Sequence[str])
     lines = [
         f"# {MARK}: adaptive budgets, {literal(told['model'])}",
         "",
-        BANNER,
+        BANNER.format(priced=_priced(told)),
         "",
+        *what_if(told),
         f"Rounds: a recording of {literal(told['recording']['workload'])} "
         f"({literal(told['recording']['gpu'] or 'on a CPU')}). Times: {literal(setup.get('engine_version'))} on "
         f"{literal(setup.get('device'))}, {literal(setup.get('dtype'))}, clock {literal(setup.get('clock', 'wall'))}. "
@@ -75,6 +88,12 @@ def _page(frame: pd.DataFrame, told: Mapping[str, Any], pictures: Sequence[str])
         "",
     ]
     return "\n".join(lines)
+
+
+def _priced(told: Mapping[str, Any]) -> str:
+    if told.get("judge") is None:
+        return PRICED_BY_FIT
+    return PRICED_BY_JUDGE if not told.get("knows") else PRICED_AND_KNOWN
 
 
 def _summary(each: Mapping[str, Any]) -> dict[str, str]:

@@ -27,6 +27,8 @@ _TELLING = {
     "top_k": "top_k {}",
     "seed": "seed {}",
 }
+# What tells arms of one strategy and shape apart, and how a label says it.
+_EXTRA = {"force_spine": "spine", "min_log_prob": "min_log_prob={}", "cost": "cost {:.8}", "drafter": "{}"}
 _DESCRIBED = ("model", "engine", "host", "gpu", "dataset", "max_new_tokens", "temperature")
 
 
@@ -117,9 +119,10 @@ def labelled(results: pd.DataFrame) -> pd.DataFrame:
     frame = results.copy()
     labels = [_shape(row) for row in records(frame)]
     drafters = short_names(sorted(frame["drafter"].dropna().unique())) | results.attrs.get("drafters", {})
-    for extra, text in (("force_spine", "spine"), ("min_log_prob", "min_log_prob={}"), ("drafter", "{}")):
+    for extra, text in _EXTRA.items():
+        own = extra == "cost"  # fixed trees have none: it tells policies from each other alone
         varies = frame.groupby(["scenario", "strategy"], sort=False)[extra].transform(
-            lambda values: values.nunique(dropna=False) > 1
+            lambda values, own=own: values.nunique(dropna=own) > 1
         )
         for i, (value, shown) in enumerate(zip(frame[extra], varies, strict=True)):
             if shown and not pd.isna(value) and value is not False:
@@ -183,8 +186,11 @@ def number(value: object, missing: str = "∞") -> str:
 def _own(row: dict[str, Any]) -> str:
     """Marks an arm that leaves runner, attention and scheduling to the engine, and one of a server of somebody else.
 
-    These are ``engine.default_arms`` and ``engine.url``. Also one that was computed from a recording.
+    These are ``engine.default_arms`` and ``engine.url``. Also one that was computed from a recording, and the trees of
+    a branch of the engine (``engine.branch``).
     """
+    if row.get("strategy") == "ddtree" and flag(row.get("flags"), "branch"):
+        return f" (rival: {flag(row.get('flags'), 'branch')})"
     if flag(row.get("flags"), "replayed"):
         return " (replayed)"
     if flag(row.get("flags"), "attached"):

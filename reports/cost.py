@@ -37,7 +37,7 @@ def cost_page(path: Path, figure: str) -> str:
         *table([{"How it was measured": key, "Value": literal(value)} for key, value in model.source.items()]),
         "",
         "The fit is convex in the tokens of a pass t = verify width w x batch b, with c the committed tokens of a "
-        "sequence: `ms = base + T(t) + R(b) + (r b + k t) c`, T and R piecewise linear, never falling and convex "
+        "sequence: `ms = base + T(t) + R(b) + (a + r b + k t) c`, T and R piecewise linear, never falling and convex "
         "(docs/step_cost.md). A kernel that steps cannot be convex: it stands in the errors below.",
         "",
         f"![step cost]({figure})",
@@ -127,7 +127,8 @@ def _formula(fit: Mapping[str, Any]) -> list[str]:
     for name, part in (("t", fit["tokens"]), ("b", fit["rows"])):
         for knot, slope in zip(part["knots"], part["slopes"], strict=True):
             terms.append(f"{slope:.4g} max(0, {name} - {knot:g})")
-    reading = [f"{fit[key]:.4g} {name} c" for key, name in (("row_context", "b"), ("token_context", "t")) if fit[key]]
+    reads = (("context_alone", "c"), ("row_context", "b c"), ("token_context", "t c"))
+    reading = [f"{fit[key]:.4g} {name}" for key, name in reads if fit.get(key)]
     ranges = ", ".join(f"{axis} {low:g} to {high:g}" for axis, (low, high) in fit["measured"].items())
     return [f"`ms = {' + '.join(terms + reading)}`", "", f"Measured: {ranges.replace('_', ' ')}."]
 

@@ -45,6 +45,7 @@ def _page(frame: pd.DataFrame, told: Mapping[str, Any], other: pd.DataFrame | No
         "",
         BANNER,
         "",
+        *what_if(told),
         f"Rounds: replayed from a recording of {literal(told['recording']['workload'])} "
         f"({literal(told['recording']['gpu'] or 'on a CPU')}). Times: {literal(setup.get('engine_version'))} on "
         f"{literal(setup.get('device'))}, {literal(setup.get('dtype'))}; "
@@ -76,6 +77,12 @@ def _page(frame: pd.DataFrame, told: Mapping[str, Any], other: pd.DataFrame | No
         "",
     ]
     return "\n".join(lines)
+
+
+def what_if(told: Mapping[str, Any]) -> list[str]:
+    """The warning of a page that joins the rounds of one model with the times of another."""
+    other = told.get("other_model")
+    return [f"**WHAT IF: nobody's speed.** Two models are joined: {literal(other)}.", ""] if other else []
 
 
 def _best(each: Mapping[str, Any]) -> dict[str, str]:

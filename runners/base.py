@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from ddbench.cost import CostModel
     from runners.hosts.config import HostConfig
     from runners.published.options import PublishedOptions
+    from runners.sglang.branches import Branch
 
 # What failed, where it was not the arm itself: "start" the engine did not come up, "died" it ended by itself, "lost"
 # the connection to it or its host, "hang" it made no progress, "disk" no space is left, "memory" it had too little,
@@ -73,7 +74,8 @@ class ServerOptions:
 
     ``python``: interpreter of its environment, None for the one that ``experiment=bootstrap`` made. ``url``: a server
     that runs already, which is only asked, never started or ended. ``rate``: requests a second on average, arriving at
-    random; None: a closed loop.
+    random; None: a closed loop. ``checkout``: folder with sources that run in the place of the installed ones, without
+    our plug-in; ``branch``: how their servers are told a tree, None where none is asked for.
     """
 
     python: str | None
@@ -84,6 +86,8 @@ class ServerOptions:
     strategies: tuple[str, ...]  # of the cells to be measured
     rate: float | None
     reserved: int  # tokens of the context that no request may fill
+    checkout: str | None = None
+    branch: Branch | None = None
 
 
 @dataclass(frozen=True)

@@ -62,7 +62,8 @@ class RoundCount:
 class RequestCounts:
     """Counts of one request as ``requests.parquet`` has them.
 
-    ``by_round`` None: only the sums are known. ``drafted`` None: the engine does not count what a tree had.
+    ``by_round`` None: only the sums are known. ``drafted`` None: the engine does not count what a tree had. ``known``
+    False: it told nothing of what is counted here, and null is stored.
     """
 
     rounds: int = 0
@@ -72,6 +73,10 @@ class RequestCounts:
     histogram: tuple[int, ...] = ()
     by_round: tuple[RoundCount, ...] | None = ()
     plain_steps: int = 0  # decode steps without a draft
+    known: bool = True
+
+
+UNKNOWN = RequestCounts(drafted=None, by_round=None, known=False)
 
 
 @dataclass(frozen=True)
@@ -81,6 +86,10 @@ class Tally:
     requests: tuple[RequestCounts, ...]
     source: str
     guessed: int = 0
+
+    @property
+    def known(self) -> bool:
+        return all(each.known for each in self.requests)
 
     @property
     def sums(self) -> SpecCounters:

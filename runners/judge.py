@@ -30,12 +30,16 @@ def judge(
 ) -> tuple[Status, str | None]:
     """Status and reason of a cell: failed, suspect with the numbers, or ok. A request that failed fails the cell.
 
-    ``counted``: the server's own totals, None where it keeps none.
+    ``counted``: the server's own totals, None where it keeps none. Where no counts are known the clocks alone are
+    looked at; that there were drafts is then not known, which ``experiments/fallback.py`` says.
     """
     totals = tally.sums if counted is None else counted
     errors = [each.error for each in completions if each.error]
     if errors:
         return "failed", f"{len(errors)} of {len(completions)} requests failed: {errors[0]}"
+    if not tally.known:
+        late = find_joined(expected.drafted, completions, tally).problem
+        return ("ok", None) if late is None else ("suspect", late)
     if not expected.drafted and totals.drafts:
         return "failed", f"the server speculated: {totals.drafts} drafts counted"
     if expected.drafted and totals.drafts == 0 and any(len(each.token_ids) > 1 for each in completions):

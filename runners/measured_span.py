@@ -46,7 +46,7 @@ class MeasuredSpan:
             return None
         captured, replayed, direct = (now - then for now, then in zip(_counts(self._graphs), self._before, strict=True))
         return {
-            "captured": len(self._graphs),
+            "captured": self._graphs.captured,
             "captured_while_measured": captured,
             "passes_replayed": replayed,
             "passes_not_replayed": direct,
@@ -64,4 +64,4 @@ class MeasuredSpan:
 
 
 def _counts(graphs: Graphs | None) -> tuple[int, int, int]:
-    return (0, 0, 0) if graphs is None else (len(graphs), graphs.replayed, graphs.direct)
+    return (0, 0, 0) if graphs is None else (graphs.captured, graphs.replayed, graphs.direct)

@@ -118,6 +118,8 @@ def _origin(cell: Cell, sent: Sent) -> dict[str, Any]:
 
 
 def _counted(counts: RequestCounts) -> dict[str, Any]:
+    if not counts.known:
+        return dict.fromkeys(("rounds", "drafted", "accepted", "accepted_raw", "accept_histogram"))
     return {
         "rounds": counts.rounds,
         "drafted": counts.drafted,

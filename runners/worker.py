@@ -122,7 +122,10 @@ class Engine:
     def __init__(self, spec: ServerSpec) -> None:
         import torch
 
+        from ddbench.decoding import KeptGraphs
+
         self.spec = spec
+        self.graphs = KeptGraphs()  # from a cell's warm-up to its measurement
         if spec.threads is not None:
             torch.set_num_threads(spec.threads)
         with tempfile.TemporaryDirectory(prefix="ddbench-") as scratch:
@@ -148,8 +151,8 @@ class Engine:
         """:func:`ddbench.decoding.decode` as it is; the place where another implementation decodes instead."""
         from ddbench.decoding import decode
 
-        graphs = job.cell.arm.flags.get("cuda_graphs") is True
-        return decode(self.pair, strategy, requests, job.cell.batch_size, graphs=graphs, **asked)
+        kept = self.graphs if job.cell.arm.flags.get("cuda_graphs") is True else False
+        return decode(self.pair, strategy, requests, job.cell.batch_size, graphs=kept, **asked)
 
     def facts(self) -> dict[str, Any]:
         import torch
@@ -195,6 +198,7 @@ class Engine:
         arm = job.cell.arm
         strategy = Strategy(arm.strategy, arm.width, arm.depth, arm.nodes, arm.force_spine, arm.min_log_prob)
         adaptive = adaptive_of(arm, self.spec.cost, self.pair)
+        self.graphs.release()
         gc.collect()
         if self.cuda:
             torch.cuda.empty_cache()
@@ -206,16 +210,13 @@ class Engine:
         clock = time.perf_counter()
         ticking = Ticking(connection)
         warm = self._requests(job.cell, warmup, 0, job.warmup_tokens)
+        repeats, new_tokens = range(job.cell.repeats), job.cell.max_new_tokens
+        todo = [(item, repeat) for repeat in repeats for item in self.prompts]
+        requests = [each for repeat in repeats for each in self._requests(job.cell, self.prompts, repeat, new_tokens)]
+        self.graphs.room = max(len(each.token_ids) + each.max_new_tokens for each in (*warm, *requests))
         self._decode(job, strategy, warm, clock=ticking, adaptive=adaptive)
-        _log(
-            f"{strategy}: {batch} warm-up requests of {job.warmup_tokens} tokens in {time.perf_counter() - clock:.3f} s"
-        )
-        todo = [(item, repeat) for repeat in range(job.cell.repeats) for item in self.prompts]
-        requests = [
-            request
-            for repeat in range(job.cell.repeats)
-            for request in self._requests(job.cell, self.prompts, repeat, job.cell.max_new_tokens)
-        ]
+        warm_s = time.perf_counter() - clock
+        _log(f"{strategy}: {batch} warm-up requests of {job.warmup_tokens} tokens in {warm_s:.3f} s")
         done = 0
 
         def finished(_: object) -> None:

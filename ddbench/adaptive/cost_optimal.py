@@ -14,7 +14,8 @@ and a rate averaged over the whole run as the price of time does so from passage
 slower (docs/adaptive.md).
 
 Autoregressive decoding has E = 1. Whether it wins has to be known before the draft, so it is held against the mean of
-``log E_r(c)`` over the rounds so far.
+``log E_r(c)`` over the rounds so far. Few rounds tell little, and those that begin together all begin a text: until as
+many have been seen as are remembered, the drafter has the benefit of two standard errors of that mean.
 """
 
 from __future__ import annotations
@@ -42,12 +43,14 @@ class CostOptimal:
         calibrated: learn how far the drafter is to be believed; False takes its probabilities as they are.
         horizon: rounds of one row over which the mean that stands against autoregressive decoding is taken.
         trial: rounds of one row before the drafter can be found to lose against autoregressive decoding.
+        doubt: standard errors that are added to the mean until ``horizon`` rounds have been seen.
         looking: while it loses, it is asked again now and then; the share of the time that this may cost.
     """
 
     calibrated: bool = True
     horizon: float = 256.0
     trial: int = 16
+    doubt: float = 2.0
     looking: float = 0.005
 
     @property
@@ -65,6 +68,7 @@ class _Control:
         self._prices = prices
         self._calibration = Calibration(depth)
         self._level: Floats = np.zeros(len(candidates.all))  # mean of log E_r(c) over the rounds remembered
+        self._squares: Floats = np.zeros(len(candidates.all))  # mean of its square
         self._remembered = 0.0  # rounds of one row that it stands on
         self._seen = 0  # of all
         self._waited = 0.0  # milliseconds of autoregressive steps since the drafter was asked
@@ -79,7 +83,7 @@ class _Control:
             return True
         plain = self._prices.autoregressive(rows, context)
         prices = self._prices.drafting(rows, context)
-        rates = self._level - np.log(prices)
+        rates = self._level + self._benefit() - np.log(prices)
         best = int(rates.argmax())
         lost = 1.0 - float(np.exp(rates[best])) * plain  # share of a drafting round's time
         if lost <= 0.0 or self._waited * self._rule.looking >= lost * float(prices[best]):
@@ -105,7 +109,16 @@ class _Control:
         old = self._remembered * self._forget(len(gains))
         self._remembered = old + len(gains)
         self._level = (self._level * old + gains.sum(axis=0)) / self._remembered
+        self._squares = (self._squares * old + (gains * gains).sum(axis=0)) / self._remembered
         self._seen += len(gains)
+
+    def _benefit(self) -> Floats:
+        """Of the doubt, ``[candidates]``."""
+        if self._seen >= self._rule.horizon:
+            return np.zeros(len(self._level))
+        spread = np.sqrt(np.maximum(self._squares - self._level**2, 0.0))
+        found: Floats = self._rule.doubt * spread / np.sqrt(self._seen)
+        return found
 
     def _forget(self, rows: int) -> float:
         return (1.0 - 1.0 / self._rule.horizon) ** rows

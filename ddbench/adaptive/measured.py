@@ -3,19 +3,30 @@
 Texts are shorter and longer than the contexts of a measurement, and in a fitted cost the context counts in a line.
 Widths and batches have edges where kernels change, so there nothing is carried on: a candidate that was not measured
 at a batch costs infinitely much there and is never chosen.
+
+A kernel that steps makes a cost that no convex fit follows, and a policy that believes the fit then passes over the
+width that is cheap. So the fit is taken times what it was found to be off by: measured over fitted at the points, in a
+line from one measured batch size to the next, and from one measured width to the next over its logarithm. A point that
+was measured itself has its measured price.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ddbench.adaptive.policy import Candidates
 
 if TYPE_CHECKING:
-    from ddbench.cost import CostModel
+    from ddbench.cost import CostModel, Fit, Point
+
+Floats = NDArray[np.float64]
+NEAR = 1.3  # a point at a context of more than so many times the shortest one corrects nothing
 
 
 @dataclass(frozen=True)
@@ -23,6 +34,10 @@ class MeasuredCosts:
     """:class:`ddbench.adaptive.policy.StepCosts` from a cost file."""
 
     model: CostModel
+
+    @cached_property
+    def _off(self) -> dict[str, dict[int, tuple[Floats, Floats]]]:
+        return {kind: _factors(points, self.model.fit(kind)) for kind, points in self.model.points.items()}
 
     def round_ms(self, verify_width: Any, batch: Any, context: Any) -> Any:
         return self._inside("ddtree", verify_width, batch, context)
@@ -38,7 +53,40 @@ class MeasuredCosts:
         width, rows = np.asarray(verify_width, dtype=np.float64), np.asarray(batch, dtype=np.float64)
         parts = (width, fit.measured.verify_width), (rows, fit.measured.batch), (width * rows, fit.measured.tokens)
         inside = np.all(np.broadcast_arrays(*((low <= x) & (x <= high) for x, (low, high) in parts)), axis=0)
-        return np.where(inside, fit(width, rows, context, extrapolate=True), np.inf)
+        found = fit(width, rows, context, extrapolate=True) * _between(self._off.get(kind, {}), width, rows)
+        return np.where(inside, found, np.inf)
+
+
+def _factors(points: Sequence[Point], fit: Fit) -> dict[int, tuple[Floats, Floats]]:
+    """Measured over fitted by width: batch sizes, and at each the median of the points at about the least context."""
+    shortest = min((point.context for point in points), default=0.0)
+    by_size: dict[tuple[int, int], list[float]] = {}
+    for point in points:
+        if point.context <= NEAR * shortest:
+            told = float(fit(point.verify_width, point.batch, point.context, extrapolate=True))
+            by_size.setdefault((point.verify_width, point.batch), []).append(point.ms / told)
+    found: dict[int, tuple[Floats, Floats]] = {}
+    for width in sorted({width for width, _ in by_size}):
+        batches = sorted(batch for own, batch in by_size if own == width)
+        factors = [float(np.median(by_size[width, batch])) for batch in batches]
+        found[width] = np.array(batches, dtype=np.float64), np.array(factors)
+    return found
+
+
+def _between(factors: dict[int, tuple[Floats, Floats]], width: Floats, rows: Floats) -> Floats:
+    """The factor at each width and batch; beyond a width's batch sizes, or beyond all widths, that of the last one."""
+    width, rows = np.broadcast_arrays(width, rows)
+    if not factors:
+        return np.ones(width.shape)
+    widths = np.log(np.array(list(factors), dtype=np.float64))
+    by_width = np.stack([np.interp(rows, *each) for each in factors.values()])
+    at = np.interp(np.log(np.maximum(width, 1.0)), widths, np.arange(len(widths)))  # place among the widths
+    low = np.floor(at).astype(np.int64)
+    left, right = (
+        np.take_along_axis(by_width, place[None], 0)[0] for place in (low, np.minimum(low + 1, len(widths) - 1))
+    )
+    found: Floats = left + (at - low) * (right - left)
+    return found
 
 
 def why_not(model: CostModel, candidates: Candidates, batch_size: int) -> str | None:

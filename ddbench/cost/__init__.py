@@ -2,7 +2,7 @@
 
 from ddbench.cost.form import Fit, Hinges, Range
 from ddbench.cost.inside import inside, prefill_of
-from ddbench.cost.model import SCHEMA, CostModel, StepCost, load_cost
+from ddbench.cost.model import SCHEMA, CostModel, load_cost
 from ddbench.cost.points import KINDS, STAGES, Point
 
 __all__ = [
@@ -14,7 +14,6 @@ __all__ = [
     "Hinges",
     "Point",
     "Range",
-    "StepCost",
     "inside",
     "load_cost",
     "prefill_of",

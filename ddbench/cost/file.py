@@ -50,6 +50,18 @@ def save_cost(
     return load_cost(path)
 
 
+def copy_cost(path: Path, model: CostModel) -> None:
+    """Writes a model as it is, for who must reckon with the very same: its fits are not made anew, so that
+    :func:`load_cost` of the file is equal to ``model``. How well they tell the points is not in such a file."""
+    kinds = {
+        kind: {"points": [point.to_dict() for point in model.points[kind]], "fit": fit.to_dict()}
+        for kind, fit in model.fits.items()
+    }
+    told = {"fingerprint": dict(model.fingerprint), "source": dict(model.source), "kinds": kinds}
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_whole(path, json.dumps({"schema": SCHEMA, **told}, indent=1, allow_nan=False) + "\n")
+
+
 def _kind(points: Sequence[Point]) -> dict[str, Any]:
     fit = fit_points(points)
     quality = quality_of(fit, points)

@@ -66,6 +66,7 @@ def fit_points(points: Sequence[Point]) -> Fit:
     row_knots = _knots(rows) if _varies(width) else []  # at one width, rows say the same as tokens
     reads = [rows * context] if _varies(context) else []
     reads += [tokens * context] if _varies(context) and _varies(width) else []
+    reads += [context] if _varies(context) and _varies(rows) else []
     parts = [np.ones_like(ms)]
     parts += [np.maximum(0.0, tokens - knot) for knot in token_knots]
     parts += [np.maximum(0.0, rows - knot) for knot in row_knots]
@@ -76,7 +77,8 @@ def fit_points(points: Sequence[Point]) -> Fit:
         tokens=_hinges(token_knots, [next(found) for _ in token_knots]),
         rows=_hinges(row_knots, [next(found) for _ in row_knots]),
         row_context=next(found, 0.0),
-        token_context=next(found, 0.0),
+        token_context=next(found, 0.0) if _varies(width) else 0.0,
+        context_alone=next(found, 0.0),
         measured=Range(*(_ends(each) for each in (width, rows, context, tokens))),
     )
 

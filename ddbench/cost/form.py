@@ -3,12 +3,14 @@
 With w the verify width (tokens of a sequence in the target's pass), b the sequences of the batch, t = w x b the tokens
 of the pass and c the committed tokens of a sequence::
 
-    ms(w, b, c) = base + T(t) + R(b) + (row_context x b + token_context x t) x c
+    ms(w, b, c) = base + T(t) + R(b) + (context_alone + row_context x b + token_context x t) x c
 
 T and R are sums of hinges, ``sum slope_j x max(0, x - knot_j)`` with slopes >= 0: piecewise linear, never falling and
 convex. T is the target's pass, R what is paid for each sequence whatever the width (drafting a block, building a tree),
-the last term reads the cache: its bytes go with b x c, its arithmetic with t x c. So for a given batch and context the
-cost is convex in w, which is what rules that stop at the first loss rely on (CaDDTree, arXiv 2606.01813).
+the last term reads the cache: its bytes go with b x c, its arithmetic with t x c, and an attention kernel in which one
+block of threads goes through a sequence's whole cache takes its time with c whatever the batch, as long as the GPU has
+room for all of them. So for a given batch and context the cost is convex in w, which is what rules that stop at the
+first loss rely on (CaDDTree, arXiv 2606.01813).
 """
 
 from __future__ import annotations
@@ -85,6 +87,7 @@ class Fit:
     row_context: float
     token_context: float
     measured: Range
+    context_alone: float = 0.0  # files that were written before it have none
 
     def __call__(
         self, verify_width: ArrayLike, batch: ArrayLike, context: ArrayLike, extrapolate: bool = False
@@ -99,9 +102,13 @@ class Fit:
         if not extrapolate:
             self.measured.check(width, rows, length)
         tokens = width * rows
-        reading = (self.row_context * rows + self.token_context * tokens) * length
+        reading = (self.context_alone + self.row_context * rows + self.token_context * tokens) * length
         found: Floats = self.base + self.tokens(tokens) + self.rows(rows) + reading
         return found
+
+    def pass_ms(self, tokens: float) -> float:
+        """Base and T: what a pass of so many tokens takes, beside what goes with sequences and with their cache."""
+        return self.base + float(self.tokens(np.asarray(tokens, dtype=np.float64)))
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -116,4 +123,5 @@ class Fit:
             row_context=float(data["row_context"]),
             token_context=float(data["token_context"]),
             measured=Range.from_dict(data["measured"]),
+            context_alone=float(data.get("context_alone", 0.0)),
         )

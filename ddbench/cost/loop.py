@@ -82,6 +82,7 @@ def closed_loop(
     start, first, finish = np.zeros(count), np.zeros(count), np.zeros(count)
     fixed = [0.0, *step(verify_width, np.arange(1, batch_size + 1), 0.0, extrapolate=True).tolist()]
     a_token = step.row_context + step.token_context * verify_width  # ms a committed token, whichever sequence it is of
+    a_mean_token = step.context_alone  # ms a token of the mean length
     growth = (requests.output_tokens - 1) / np.maximum(requests.steps, 1)
     waiting = deque(range(count))
     left: dict[int, int] = {}  # steps to go of those in flight
@@ -101,7 +102,7 @@ def closed_loop(
         many = min(left.values())
         grown = sum(float(growth[one]) for one in left)
         read = many * sum(length[one] for one in left) + grown * many * (many - 1) / 2
-        now += many * fixed[len(left)] + a_token * read
+        now += many * fixed[len(left)] + (a_token + a_mean_token / len(left)) * read
         for one in list(left):
             left[one] -= many
             length[one] += many * float(growth[one])

@@ -2,7 +2,6 @@
 
     cost = load_cost("outputs/step_cost/<run_id>/cost.json")
     cost.round_ms(verify_width=65, batch=8, context=512)      a round of a tree: draft + build + verify + commit
-    cost.at(batch=8, context=512).round_ms([1, 17, 65])       the same for a policy, which asks by verify width
 
 Needs numpy alone: an engine's plug-in reads cost files too. The fit itself is :mod:`ddbench.cost.fit`.
 """
@@ -82,10 +81,6 @@ class CostModel:
             raise ConfigError("cost", kind, f"a kind of step that the cost file holds: {', '.join(self.fits)}")
         return self.fits[kind]
 
-    def at(self, batch: float, context: float, extrapolate: bool = False) -> StepCost:
-        """The costs at one batch size and context, for a policy."""
-        return StepCost(self, batch, context, extrapolate)
-
     def check(self, mine: Mapping[str, str], name: str = "cost") -> None:
         """Is this the cost of the setup ``mine``? Every name that either has must be equal in both.
 
@@ -100,25 +95,6 @@ class CostModel:
         ]
         if apart:
             raise ConfigError(name, "another setup's", f"a cost file of this setup ({'; '.join(apart)})")
-
-
-@dataclass(frozen=True)
-class StepCost:
-    """A cost model at one batch size and context: milliseconds by verify width."""
-
-    model: CostModel
-    batch: float
-    context: float
-    extrapolate: bool = False
-
-    def round_ms(self, verify_width: ArrayLike) -> Floats:
-        return self.model.round_ms(verify_width, self.batch, self.context, self.extrapolate)
-
-    def chain_ms(self, verify_width: ArrayLike) -> Floats:
-        return self.model.chain_ms(verify_width, self.batch, self.context, self.extrapolate)
-
-    def autoregressive_ms(self) -> float:
-        return float(self.model.autoregressive_ms(self.batch, self.context, self.extrapolate))
 
 
 def load_cost(path: str | Path) -> CostModel:

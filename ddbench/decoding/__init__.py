@@ -9,11 +9,13 @@ draws with the same seed (sample and match with draws keyed by prompt and positi
 
 from ddbench.decoding.api import STRATEGIES, Generation, Request, Round, Sampling, Strategy
 from ddbench.decoding.decode import check_requests, check_strategy, decode
+from ddbench.decoding.kept import KeptGraphs
 from ddbench.decoding.pair import ModelPair, load_pair
 
 __all__ = [
     "STRATEGIES",
     "Generation",
+    "KeptGraphs",
     "ModelPair",
     "Request",
     "Round",

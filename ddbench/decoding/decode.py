@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 
 import torch
@@ -16,6 +17,7 @@ from ddbench.decoding.batch import Batch
 from ddbench.decoding.block import ChainProposer, TreeProposer
 from ddbench.decoding.eagle import EagleProposer
 from ddbench.decoding.graphs import Graphs
+from ddbench.decoding.kept import KeptGraphs, Sizes
 from ddbench.decoding.pair import ModelPair
 from ddbench.decoding.proposal import Proposer
 from ddbench.decoding.speculative import SpeculativeLoop
@@ -36,7 +38,7 @@ def decode(
     clock: Callable[[], float] = time.perf_counter,
     on_finish: Callable[[Generation], None] | None = None,
     adaptive: Adaptive | None = None,
-    graphs: bool = False,
+    graphs: bool | KeptGraphs = False,
     on_start: Callable[[Graphs | None], None] | None = None,
 ) -> list[Generation]:
     """Continues every request, ``batch_size`` of them in flight and refilled as they end.
@@ -52,6 +54,8 @@ def decode(
         adaptive: for ddtree alone: what each step verifies is chosen anew (:mod:`ddbench.adaptive`).
         graphs: replay the passes of target and block drafter, and the build, from CUDA graphs: for models whose
             forward asks nothing of the host (not those that route tokens to experts). Hybrid targets go on without.
+            They are destroyed when decoding ends; a :class:`KeptGraphs` keeps them for its next decode of the same
+            sizes, unless a policy chooses.
         on_start: called once when all is made and rehearsed, just before the clock's mark; it gets the graphs, None
             where the passes run without.
 
@@ -71,12 +75,9 @@ def decode(
     if not requests:
         return []
     rows = min(batch_size, len(requests))
-    tokens = max(len(request.token_ids) + request.max_new_tokens for request in requests)
-    proposer = make_proposer(pair, strategy, adaptive)
-    length = tokens + 1 + (proposer.nodes if proposer else 0)
-    with torch.inference_mode(), Target(pair.target, proposer.taps if proposer else (), rows, length, graphs) as target:
-        if proposer is not None:
-            proposer.bind(target, rows, length)
+    room = graphs.room if isinstance(graphs, KeptGraphs) else 0
+    tokens = max(room, *(len(request.token_ids) + request.max_new_tokens for request in requests))
+    with torch.inference_mode(), bound(pair, strategy, rows, tokens, adaptive, graphs) as (target, proposer):
         if target.graphs is not None and adaptive is None:
             run_loop(target, Batch(rehearsal(requests[0], rows), rows, clock, None), proposer, clock)
         if on_start is not None:
@@ -85,6 +86,38 @@ def decode(
         batch = Batch(requests, rows, lambda: clock() - begin, on_finish)
         run_loop(target, batch, proposer, clock)
     return batch.results()
+
+
+@contextmanager
+def bound(
+    pair: ModelPair,
+    strategy: Strategy,
+    rows: int,
+    tokens: int,
+    adaptive: Adaptive | None,
+    graphs: bool | KeptGraphs,
+) -> Iterator[tuple[Target, Proposer | None]]:
+    """A target for ``rows`` sequences of ``tokens`` tokens, hooked into the model, and the proposer bound to it."""
+    proposer = make_proposer(pair, strategy, adaptive)
+    length = tokens + 1 + (proposer.nodes if proposer else 0)
+
+    def make() -> tuple[Target, Proposer | None]:
+        target = Target(pair.target, proposer.taps if proposer else (), rows, length, bool(graphs))
+        try:
+            if proposer is not None:
+                proposer.bind(target, rows, length)
+        except BaseException:  # no memory left for it, say
+            target.close()
+            raise
+        return target, proposer
+
+    if isinstance(graphs, KeptGraphs) and adaptive is None:
+        with graphs.bound(Sizes(pair, strategy, rows, length), make) as kept:
+            yield kept
+        return
+    target, _ = make()
+    with target:
+        yield target, proposer
 
 
 def run_loop(target: Target, batch: Batch, proposer: Proposer | None, clock: Callable[[], float]) -> None:

@@ -133,8 +133,8 @@ class _CacheAdapter(Cache):  # type: ignore[misc]
 class Target:
     """Drives ``model`` over a static cache of ``rows`` sequences of at most ``length`` tokens.
 
-    A context manager: the hooks that tap features are removed on exit, and recurrent layers get their own forward back.
-    ``states`` holds what recurrent layers keep; None for a model without any.
+    A context manager: the hooks that tap features are removed on exit, recurrent layers get their own forward back, and
+    graphs are destroyed. ``states`` holds what recurrent layers keep; None for a model without any.
 
     Args:
         model: a Hugging Face causal LM that :func:`check_target` accepts.
@@ -163,11 +163,9 @@ class Target:
         self._cached = {cache_argument(model): self._adapter}
         self.graphs = Graphs(self.device) if graphs and self.states is None else None
         self._tapped: dict[int, Tensor] = {}
-        self._hooks = [self._install(tap, config.num_hidden_layers) for tap in sorted(set(taps))]
-        if self.states is not None:
-            self._hooks += [
-                Replacement(module, self.states, layer, self._adapter) for layer, module in recurrent.items()
-            ]
+        self._recurrent = recurrent
+        self._hooks: list[Any] = []
+        self.hook()
 
     def __enter__(self) -> Target:
         return self
@@ -175,8 +173,30 @@ class Target:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self.unhook()
+        if self.graphs is not None:
+            self.graphs.release()
+
+    def hook(self) -> None:
+        """Puts this target's hooks into the model; nothing where they are there."""
+        if self._hooks:
+            return
+        layers = text_config(self.model).num_hidden_layers
+        self._hooks = [self._install(tap, layers) for tap in sorted(set(self.taps))]
+        if self.states is not None:
+            self._hooks += [
+                Replacement(module, self.states, layer, self._adapter) for layer, module in self._recurrent.items()
+            ]
+
+    def unhook(self) -> None:
+        """Takes them out of the model and lets go of what they tapped: passes of others leave no trace here."""
         for hook in self._hooks:
             hook.remove()
+        self._hooks = []
+        self._tapped = {}
 
     def prefill(self, prompts: Prompts) -> tuple[Tensor, Tensor | None]:
         """Runs the prompts into their rows.

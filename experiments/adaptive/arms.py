@@ -30,6 +30,8 @@ def adaptive_arms(settings: Settings, shapes: Sequence[tuple[str, Shape]]) -> It
 def refuse_engine(settings: Settings, policy: str) -> str | None:
     """Why the engine cannot ask a policy; None if it can."""
     name = settings.engine.name
+    if settings.engine.checkout is not None:
+        return "a checkout's server asks no policy of ours (engine.checkout)"
     if name == "sglang":
         from experiments.engines import engine_of
         from runners.sglang.adaptive import refuse_engine as refuse_sglang
@@ -78,9 +80,10 @@ def cost_of(settings: Settings) -> CostModel | None:
 
 
 def cost_id(cost: CostModel) -> str:
-    """A hash of all that decides what the cost model answers, and for which setup."""
+    """A hash of all that decides what a policy is told by the cost model, and for which setup."""
     fits = {kind: fit.to_dict() for kind, fit in cost.fits.items()}
-    return content_hash({"fingerprint": dict(cost.fingerprint), "fits": fits})
+    points = {kind: [point.to_dict() for point in each] for kind, each in cost.points.items()}
+    return content_hash({"fingerprint": dict(cost.fingerprint), "fits": fits, "points": points})
 
 
 def check_setup(cost: CostModel, settings: Settings, version: str, environment: Mapping[str, Any]) -> None:

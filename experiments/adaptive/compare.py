@@ -82,12 +82,18 @@ def compare(
     batch_sizes: Sequence[int],
     policies: Sequence[str],
     fill: int,
+    judge: StepCosts | None = None,
+    knows: bool = False,
 ) -> tuple[list[Row], list[dict[str, Any]]]:
     """Rows of one group, and the batch sizes and fixed arms that had to be left out, with reasons.
 
-    Costs both decide and price here: a policy knows exactly what its steps cost, which no run does.
+    ``knows``: policies choose by the judge's prices too.
+
+    The cost decides. It prices too, so that a policy knows exactly what its steps cost, which no run does, unless a
+    ``judge`` prices all arms.
     """
     offers, costs = Offers.of(TraceSet.of(traces), candidates), MeasuredCosts(cost)
+    prices = costs if judge is None else judge
     rows: list[Row] = []
     left: list[dict[str, Any]] = []
     for size in batch_sizes:
@@ -98,14 +104,14 @@ def compare(
             continue
         passes = max(1, -(-fill * size // len(traces)))
         for kind, nodes, policy in _arms(candidates, policies):
-            if isinstance(policy, Fixed) and not _measured(policy.choice, costs, size):
+            if isinstance(policy, Fixed) and not _measured(policy.choice, prices, size):
                 left.append({**here, "arm": f"{kind} {nodes}", "reason": UNPRICED})
                 continue
-            steps = replay_policy(offers, policy, costs, size, passes)
-            speed = steps.tokens_per_s(offers, costs)
+            steps = replay_policy(offers, policy, prices if knows else costs, size, passes)
+            speed = steps.tokens_per_s(offers, prices)
             arm = policy.name if kind == "policy" else kind if nodes is None else f"{kind} {nodes}"
             rows.append(Row(name, temperature, size, arm, kind, nodes, speed, *_told(steps, candidates)))
-        bound = bound_tokens_per_s(offers, costs, size)
+        bound = bound_tokens_per_s(offers, prices, size)
         tokens = passes * offers.traces.anchors
         rows.append(Row(name, temperature, size, ORACLE, ORACLE, None, bound, tokens, None, None, None, None, None))
     return rows, left

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
@@ -14,15 +14,22 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import yaml
 
-from ddbench.adaptive import usual_candidates
+from ddbench.adaptive import StepCosts
 from ddbench.errors import ConfigError
 from ddbench.records import FINAL_STATUSES
 from ddbench.storage import write_whole
 from experiments.adaptive.calibration import calibration
 from experiments.adaptive.compare import Row, compare, groups, summary, verdicts
 from experiments.adaptive.settings import Comparison, load
+from experiments.evidence.predicted import keep
 from experiments.progress import counted, duration, say, warn
 
+NOTES = (
+    "Rounds are replayed from a recording, every speed is predicted: a policy against the best of autoregressive "
+    "decoding, the chains and the fixed trees, which hindsight picks. With a judge, measured round times price all "
+    "arms while the policy chooses by its fit; without one the fit does both. other_model says if rounds and times are "
+    "of two models: then the speeds are nobody's and show the method alone."
+)
 TABLE = pa.schema(
     [
         ("group", pa.string()),  # a dataset, or dataset/category
@@ -58,7 +65,7 @@ def run(config: Mapping[str, Any], run_id: str) -> dict[str, Any]:
     recording = asked.replayed.recording
     loaded = asked.replayed.folder.load(recording)
     traces = dict(zip(recording.temperatures, loaded, strict=True))
-    candidates = usual_candidates(asked.adaptive.nodes or recording.nodes, recording.depth)
+    candidates, judge = asked.candidates(), _judge(asked)
     clock = time.perf_counter()
     rows: list[Row] = []
     left: list[dict[str, Any]] = []
@@ -73,6 +80,8 @@ def run(config: Mapping[str, Any], run_id: str) -> dict[str, Any]:
                 asked.adaptive.batch_size,
                 asked.adaptive.policies,
                 asked.adaptive.fill,
+                judge,
+                asked.adaptive.knows,
             )
             rows += found[0]
             left += found[1]
@@ -92,6 +101,9 @@ def run(config: Mapping[str, Any], run_id: str) -> dict[str, Any]:
         "cost": {"fingerprint": dict(asked.cost.fingerprint), "source": dict(asked.cost.source)},
         "candidates": {"trees": list(candidates.trees), "chains": list(candidates.chains)},
         "fill": asked.adaptive.fill,
+        "judge": asked.adaptive.judge and Path(asked.adaptive.judge).name,
+        "knows": asked.adaptive.knows,
+        "other_model": asked.other_model,
         "calibration": [
             {"group": name, "temperature": temperature, **calibration(members)}
             for temperature, own in traces.items()
@@ -113,6 +125,8 @@ def run(config: Mapping[str, Any], run_id: str) -> dict[str, Any]:
     from reports.adaptive import write_comparison
 
     report = write_comparison(folder)
+    if asked.adaptive.evidence is not None:
+        keep(asked.adaptive.evidence, asked.cost, _kept(told), NOTES)
     return {
         "run": str(folder),
         "report": str(report),
@@ -130,6 +144,34 @@ def run(config: Mapping[str, Any], run_id: str) -> dict[str, Any]:
         "live": told["live"]
         and [{"batch_size": each["batch_size"], **_ratios(each)} for each in told["live"]["points"]],
     }
+
+
+def _kept(told: Mapping[str, Any]) -> dict[str, Any]:
+    """What is found, without every point of the policies that only compare."""
+    named = ("replayed", "recording", "model", "other_model", "candidates", "fill", "judge", "knows")
+    summaries = {
+        name: {**each, "below": [_short(point) for point in each["below"]], "above": len(each["above"])}
+        for name, each in told["summary"].items()
+    }
+    return {**{name: told[name] for name in named}, "summary": summaries, "whole_sets": _whole(told["verdicts"])}
+
+
+def _whole(verdicts: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """The points of whole data sets, not of their categories."""
+    return [_short(each) for each in verdicts if "/" not in each["group"]]
+
+
+def _short(point: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: round(value, 4) if isinstance(value, float) else value for name, value in point.items()}
+
+
+def _judge(asked: Comparison) -> StepCosts | None:
+    place, drafter = asked.adaptive.judge, asked.replayed.settings.model.dflash
+    if place is None:
+        return None
+    from experiments.adaptive.judge import Judge
+
+    return Judge.of(asked.cost, place, (drafter.block_size if drafter else None) or 1)
 
 
 def _live(asked: Comparison, candidates: Any, traces: Any) -> dict[str, Any] | None:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from ddbench.adaptive import POLICIES
+from ddbench.adaptive import POLICIES, Candidates, usual_candidates
 from ddbench.cost import CostModel
 from ddbench.errors import ConfigError
 from experiments.replay.priced import load_priced
@@ -41,13 +41,22 @@ class LiveSettings:
 
 @dataclass(frozen=True)
 class AdaptiveSettings:
-    """``nodes``: the largest budget, None: as many as were recorded. ``fill``: the prompts are taken again until there
-    are so many for each row of the batch, so that it is full most of the time. ``decode``: also decode some of the
-    prompts on the reference engine, as ``live`` says (:class:`LiveSettings`)."""
+    """``nodes``: the largest budget, None: as many as were recorded. ``trees``, ``chains``: all budgets and depths of
+    chains to choose from, None: the usual ones. ``judge``: an evidence file of the cost's setup, whose measured round
+    times price every arm (:mod:`experiments.adaptive.judge`), None: the cost does. ``knows``: policies choose by the
+    judge's prices as well, as with a cost file that was measured at all of their widths. ``fill``: the prompts are
+    taken again until there are so many for each row of the batch, so that it is full most of the time. ``decode``: also
+    decode some of the prompts on the reference engine, as ``live`` says (:class:`LiveSettings`). ``evidence``: a file
+    to keep what was found in."""
 
     batch_size: tuple[int, ...]
     policies: tuple[str, ...]
     nodes: int | None = None
+    trees: tuple[int, ...] | None = None
+    chains: tuple[int, ...] | None = None
+    judge: str | None = None
+    knows: bool = False
+    evidence: str | None = None
     fill: int = 10
     decode: bool = False
     live: LiveSettings = field(default_factory=LiveSettings)
@@ -58,6 +67,10 @@ class AdaptiveSettings:
         unknown = [name for name in self.policies if name not in POLICIES]
         if unknown or not self.policies:
             raise ConfigError("adaptive.policies", list(self.policies), f"some of {', '.join(POLICIES)}")
+        if self.knows and self.judge is None:
+            raise ConfigError("adaptive.knows", True, "false without adaptive.judge")
+        if self.nodes is not None and self.trees is not None:
+            raise ConfigError("adaptive.nodes", self.nodes, "null where adaptive.trees lists the budgets")
         for name in ("nodes", "fill"):
             value = getattr(self, name)
             if value is not None and value < 1:
@@ -66,11 +79,21 @@ class AdaptiveSettings:
 
 @dataclass(frozen=True)
 class Comparison:
-    """``replayed``: the recording, as a replay is given it."""
+    """``replayed``: the recording, as a replay is given it; ``other_model``: as `experiments.replay.priced` has it."""
 
     replayed: Asked
     cost: CostModel
     adaptive: AdaptiveSettings
+    other_model: str | None
+
+    def candidates(self) -> Candidates:
+        """What the policies choose from, and the fixed arms. Raises ConfigError."""
+        recorded, told = self.replayed.recording, self.adaptive
+        usual = usual_candidates(told.nodes or recorded.nodes, recorded.depth)
+        return Candidates(
+            usual.trees if told.trees is None else tuple(sorted(set(told.trees))),
+            usual.chains if told.chains is None else tuple(sorted(set(told.chains))),
+        )
 
 
 def load(config: Mapping[str, Any], run_id: str) -> Comparison:
@@ -82,9 +105,14 @@ def load(config: Mapping[str, Any], run_id: str) -> Comparison:
     asked = build(AdaptiveSettings, config.get("adaptive") or {}, "adaptive")
     priced = load_priced(config, OWN, run_id)
     replayed = priced.replayed
-    if asked.nodes is not None and asked.nodes > replayed.recording.nodes:
-        allowed = f"at most {replayed.recording.nodes}, the candidates that were recorded (record.nodes)"
-        raise ConfigError("adaptive.nodes", asked.nodes, allowed)
+    recorded = replayed.recording
+    for name, most, limit, what in (
+        ("nodes", asked.nodes, recorded.nodes, "candidates that were recorded (record.nodes)"),
+        ("trees", max(asked.trees or (0,)), recorded.nodes, "candidates that were recorded (record.nodes)"),
+        ("chains", max(asked.chains or (0,)), recorded.depth, "depth that was recorded"),
+    ):
+        if most is not None and most > limit:
+            raise ConfigError(f"adaptive.{name}", most, f"at most {limit}, the {what}")
     if asked.decode and replayed.settings.engine.name != "reference":
         raise ConfigError("adaptive.decode", True, "false: the recording is not of the reference engine")
-    return Comparison(replayed, priced.cost, asked)
+    return Comparison(replayed, priced.cost, asked, priced.other_model)

@@ -36,6 +36,9 @@ class Engine(Protocol):
             ConfigError: a setting that cannot be.
         """
 
+    def own_flags(self, settings: Settings, strategy: str, flags: dict[str, Any]) -> dict[str, Any]:
+        """Those flags as an arm of that strategy has them, where the engine forces others on it."""
+
     def refuse(self, settings: Settings, strategy: str, shape: Shape, flags: dict[str, Any]) -> str | None:
         """Why the engine cannot run one arm; None if it can."""
 

@@ -55,6 +55,9 @@ class PublishedEngine:
         flags = PublishedFlags(given.drafter_attention or ("flash_attention_2" if flash else "sdpa"), compiled)
         return asdict(flags) | {"target_attention": "sdpa"}
 
+    def own_flags(self, settings: Settings, strategy: str, flags: dict[str, Any]) -> dict[str, Any]:
+        return flags
+
     def refuse(self, settings: Settings, strategy: str, shape: Shape, flags: dict[str, Any]) -> str | None:
         model, wanted = settings.model, settings.strategy
         if model.dflash is None or model.dflash.block_size is None:

@@ -41,6 +41,9 @@ class ReferenceEngine:
         _check_graphs(settings, flags.get(GRAPHS))
         return flags
 
+    def own_flags(self, settings: Settings, strategy: str, flags: dict[str, Any]) -> dict[str, Any]:
+        return flags
+
     def refuse(self, settings: Settings, strategy: str, shape: Shape, flags: dict[str, Any]) -> str | None:
         return None
 

@@ -56,6 +56,9 @@ class VllmEngine:
             return flags
         return dict.fromkeys(flags) | {"attached": True}  # what a running server was started with is not known
 
+    def own_flags(self, settings: Settings, strategy: str, flags: dict[str, Any]) -> dict[str, Any]:
+        return flags
+
     def refuse(self, settings: Settings, strategy: str, shape: Shape, flags: dict[str, Any]) -> str | None:
         block_size = settings.model.dflash.block_size if settings.model.dflash else None
         attention = settings.model.target.attention

@@ -72,6 +72,10 @@ def run(config: Mapping[str, Any], run_id: str) -> dict[str, Any]:
     Raises:
         ConfigError: a recording, a cost file, a sweep or a setting that cannot be used.
     """
+    if (config.get("predict") or {}).get("lengths") is not None:
+        from experiments.predict import published
+
+        return published.run(config, run_id)
     asked = load(config, run_id)
     settings = asked.replayed.settings
     folder = Path(settings.output_dir) / settings.name / settings.run_id
@@ -110,6 +114,7 @@ def run(config: Mapping[str, Any], run_id: str) -> dict[str, Any]:
         "best": [asdict(each) for each in best(found)],
         "pays": [asdict(each) for each in pays(found)],
         "card": asked.predict.card,
+        "other_model": asked.other_model,
         "check": None if checked is None else {"summary": summary(checked), "points": to_rows(checked)},
     }
     write_whole(folder / "predicted.json", json.dumps(told, indent=1, allow_nan=False) + "\n")

@@ -82,7 +82,7 @@ def surface(points: Sequence[Point], cost: CostModel, batch_sizes: Sequence[int]
         if point.outcome is not None and point.planned.cell.arm.strategy in cost.fits
         for batch in batch_sizes
     ]
-    return list(_with_ratios(found))
+    return list(with_ratios(found))
 
 
 def _predicted(point: Point, cost: CostModel, batch: int, extrapolate: bool) -> Predicted:
@@ -114,7 +114,7 @@ def _predicted(point: Point, cost: CostModel, batch: int, extrapolate: bool) -> 
     )
 
 
-def _with_ratios(found: Sequence[Predicted]) -> Iterator[Predicted]:
+def with_ratios(found: Sequence[Predicted]) -> Iterator[Predicted]:
     """Speed-ups over autoregressive decoding and over the deepest chain of the same batch size and temperature."""
     plain = {_place(each): each for each in found if each.shape.strategy == "autoregressive"}
     chains: dict[tuple[int, float], Predicted] = {}

@@ -61,6 +61,8 @@ def load(config: Mapping[str, Any], run_id: str) -> tuple[Settings, RecordSettin
 
 def _check_sglang(settings: Settings, asked: RecordSettings) -> None:
     """Raises ConfigError for what only the reference engine records."""
+    if settings.engine.checkout is not None:
+        raise ConfigError("engine.checkout", settings.engine.checkout, "null: our plug-in is what records")
     if any(settings.sweep.temperature):
         allowed = "[0.0] with engine=sglang: its draws are not keyed by position, so no other run has that text"
         raise ConfigError("sweep.temperature", list(settings.sweep.temperature), allowed)

@@ -46,28 +46,39 @@ def against(cost: CostModel, place: str) -> list[Told]:
     Raises:
         ConfigError: no such file, one of another engine, version, precision or GPU, or one without such numbers.
     """
-    try:
-        data = json.loads(Path(place).read_text(encoding="utf-8"))
-        measured, versions = data["measured"], data["versions"]
-    except (OSError, ValueError, KeyError, TypeError):
-        raise ConfigError("step_cost.against", place, "an evidence file of round times or pinned speeds") from None
-    engine, gpu = cost.fingerprint.get("engine"), cost.fingerprint.get("device")
-    if engine not in versions or data.get("gpu") != gpu:
-        raise ConfigError("step_cost.against", place, f"an evidence file of {engine} on {gpu}, as the cost file is")
-    _same_build(cost, engine, known(versions[engine]), place)
+    measured = measured_of(cost, place, "step_cost.against")
     found = [*_rounds(cost, measured.get("round_ms") or {}), *_speeds(cost, measured)]
     if not found:
         raise ConfigError("step_cost.against", place, "a file with round times or pinned speeds of what was measured")
     return found
 
 
-def _same_build(cost: CostModel, engine: str, version: str, place: str) -> None:
+def measured_of(cost: CostModel, place: str, key: str) -> dict[str, Any]:
+    """What an evidence file of the cost's own setup measured; ``key`` of the configuration names the file.
+
+    Raises:
+        ConfigError: no such file, or one of another engine, version, precision or GPU.
+    """
+    try:
+        data = json.loads(Path(place).read_text(encoding="utf-8"))
+        measured, versions = data["measured"], data["versions"]
+    except (OSError, ValueError, KeyError, TypeError):
+        raise ConfigError(key, place, "an evidence file of round times or pinned speeds") from None
+    engine, gpu = cost.fingerprint.get("engine"), cost.fingerprint.get("device")
+    if engine not in versions or data.get("gpu") != gpu:
+        raise ConfigError(key, place, f"an evidence file of {engine} on {gpu}, as the cost file is")
+    _same_build(cost, engine, known(versions[engine]), place, key)
+    found: dict[str, Any] = measured
+    return found
+
+
+def _same_build(cost: CostModel, engine: str, version: str, place: str, key: str) -> None:
     """Evidence is of bfloat16 and of the engine's version that it names; an error of another is none of the fit."""
     told, dtype = (cost.fingerprint.get(name, "unknown") for name in ("engine_version", "dtype"))
     if not f"{told} ".startswith(f"{engine} {version} "):
-        raise ConfigError("step_cost.against", f"{place}, {engine} {version}", f"an evidence file of {told}")
+        raise ConfigError(key, f"{place}, {engine} {version}", f"an evidence file of {told}")
     if dtype != DTYPE:
-        raise ConfigError("step_cost.against", f"{place}, {DTYPE}", f"an evidence file of {dtype}, as the cost file is")
+        raise ConfigError(key, f"{place}, {DTYPE}", f"an evidence file of {dtype}, as the cost file is")
 
 
 def summary(found: list[Told]) -> dict[str, Any]:

@@ -53,7 +53,7 @@ def import_evidence(
     check_dummy(settings.model)
     left_out: list[str] = []
     block = settings.model.dflash.block_size if settings.model.dflash else None
-    points = _points(times, block or 1, left_out)
+    points = points_of(times, block or 1, left_out)
     source = {
         "how": f"taken from {place.name}",
         "measured_by": str(data.get("command")),
@@ -87,7 +87,12 @@ def _attention(data: Mapping[str, Any]) -> str:
     return str(only or "unknown").partition(",")[0]
 
 
-def _points(times: Mapping[str, Any], block: int, left_out: list[str]) -> Points:
+def points_of(times: Mapping[str, Any], block: int, left_out: list[str]) -> Points:
+    """The steady rows of round times by kind of step; names of the unsteady ones are added to ``left_out``.
+
+    Raises:
+        ConfigError: none at all.
+    """
     points: Points = {}
     for arm, batch, row in rows_of(times):
         found = ARM.fullmatch(arm)

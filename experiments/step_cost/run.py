@@ -17,12 +17,18 @@ from ddbench.cost.model import CostModel
 from ddbench.errors import ConfigError
 from ddbench.records import FINAL_STATUSES
 from ddbench.storage import write_whole
+from experiments.evidence.predicted import keep
 from experiments.evidence.shards import plain
 from experiments.progress import say
 from experiments.settings import Settings
 from experiments.step_cost.measured import Measured
 from experiments.step_cost.settings import StepCostSettings, load
 
+NOTES = (
+    "told: by the fit of a cost file; measured: round times and tokens/s at a pinned acceptance of evidence shards of "
+    "the same setup, which were not fitted. error: told / measured - 1. tokens_per_s is a closed loop of twice as many "
+    "prompts of 256 tokens as are in flight, their reading included."
+)
 Measure = Callable[[Settings, StepCostSettings, Callable[[Measured], None], Path], Measured]
 
 
@@ -78,6 +84,8 @@ def _measure(settings: Settings, asked: StepCostSettings) -> Measure:
 
         return lambda mine, own, save, _: reference.measure(mine, own, save)
     if name == "sglang":
+        if settings.engine.checkout is not None:
+            raise ConfigError("engine.checkout", settings.engine.checkout, "null: a branch's steps have no cost file")
         from experiments.step_cost import sglang
 
         return sglang.measure
@@ -97,6 +105,12 @@ def _against(model: CostModel, asked: StepCostSettings, folder: Path) -> dict[st
     found = against(model, asked.against)
     told = summary(found)
     write_whole(folder / "against.json", json.dumps({"summary": told, "rows": to_rows(found)}, indent=1) + "\n")
+    if asked.kept is not None:
+        rows = [
+            {key: round(value, 4) if isinstance(value, float) else value for key, value in row.items()}
+            for row in to_rows(found)
+        ]
+        keep(asked.kept, model, {"against": Path(asked.against).name, "errors": told, "rows": rows}, NOTES)
     for what, error in told.items():
         say(f"against {what} of {Path(asked.against).name}: {100 * error['median']:.1f} % median, n {error['n']}")
     return {"against": told}

@@ -29,6 +29,7 @@ class StepCostSettings:
         stages: of SGLang, events around the parts of a round.
         evidence: an evidence file, or a cost file, to be taken instead of measuring.
         against: an evidence file whose numbers the cost file is held against at the end.
+        kept: with ``against``, a file to keep these errors in.
         page: whether a page is made, which needs what reports need.
     """
 
@@ -45,6 +46,7 @@ class StepCostSettings:
     evidence: str | None
     against: str | None
     page: bool
+    kept: str | None = None
 
     def __post_init__(self) -> None:
         for name, least in (("most_tokens", 1), ("accepted", 0), ("steps", 1), ("repeats", 1)):
@@ -56,6 +58,8 @@ class StepCostSettings:
             raise ConfigError("step_cost.prefill", list(self.prefill), "integers >= 1")
         if self.most_cached is not None and self.most_cached < 1:
             raise ConfigError("step_cost.most_cached", self.most_cached, "an integer >= 1, or null")
+        if self.kept is not None and self.against is None:
+            raise ConfigError("step_cost.kept", self.kept, "null without step_cost.against")
         if self.limit_s is not None and self.limit_s <= 0:
             raise ConfigError("step_cost.limit_s", self.limit_s, "seconds > 0, or null")
 

@@ -3,12 +3,13 @@
 | key | value |
 |---|---|
 | ``cells.<sweep>.failed`` | failed cells of a sweep, ``tiny`` or ``rounds`` |
-| ``backend.<strategy>`` | attention backends that the server's log names, or that our plug-in registered |
+| ``backend.<strategy>`` | attention backends that the server's log names, or that our plug-in registered or brought |
 | ``lossless_share.<arm>.batch_<n>`` | as in results.parquet, of the tiny pair |
 | ``largest_gap`` | most by which the autoregressive choice led where an output differs, in nats; 0 if none does |
 | ``acceptance_length.<arm>.batch_<n>`` | ``acceptance_length_unclipped`` of the tiny pair |
 | ``program_gib.<arm>.batch_<n>`` | peak memory less what the dry run's formula gives |
-| ``weights_gib.<arm>``, ``kv_tokens.<arm>`` | as the server says when it has loaded the model and made its cache |
+| ``weights_gib.<arm>``, ``kv_tokens.<arm>`` | as the server says when it has loaded the models and made its cache |
+| ``beyond_plan_gib.<arm>`` | most of peak memory less what was computed before the server's start (``engine.json``) |
 | ``round_ms.<arm>.batch_<n>`` | ``step_ms``: decode time a round, random weights |
 | ``round_ratio.<tree>.batch_<n>`` | its ``round_ms`` over that of the chain of equal verify width |
 
@@ -17,6 +18,7 @@ An ``<arm>`` is strategy and verify width, ``ddtree_64``; autoregressive decodin
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -33,9 +35,10 @@ from experiments.validate.verdict import Missing, Value
 
 BACKEND = re.compile(
     r"Using (?:AttentionBackendEnum\.)?([A-Z][A-Z0-9_]+)(?: attention)? backend|attention_backend='(\w+)'"
+    r"|DDTREE plugin registered: .* attention=(\w+)"
 )
-WEIGHTS = re.compile(r"Model loading took ([\d.]+) GiB")
-CACHE = re.compile(r"KV cache size: ([\d,]+) tokens")
+WEIGHTS = re.compile(r"Model loading took ([\d.]+) GiB|Load weight end\..* mem usage=([\d.]+) GB")  # SGLang means GiB
+CACHE = re.compile(r"KV cache size: ([\d,]+) tokens|max_total_num_tokens=(\d+)")
 WORDS = {"backend": "its backend", "weights_gib": "what the weights took", "kv_tokens": "the size of its cache"}
 
 
@@ -75,7 +78,7 @@ def of_rounds(folder: Path) -> dict[str, Value]:
         absent = next((each for each in (tree, chain) if isinstance(each, Missing)), None)
         ratio = absent if absent is not None else float(tree) / float(chain)  # type: ignore[arg-type]
         found[key.replace("round_ms", "round_ratio")] = ratio
-    return found | _logs(folder, frames.cells, ("weights_gib", "kv_tokens"))
+    return found | _beyond_plan(folder, frames.cells) | _logs(folder, frames.cells, ("weights_gib", "kv_tokens"))
 
 
 def of_host(facts: dict[str, Any], gpu: int) -> dict[str, Value]:
@@ -126,6 +129,21 @@ def _program(folder: Path, cells: pd.DataFrame, model: ModelSettings) -> dict[st
     return found
 
 
+def _beyond_plan(folder: Path, cells: pd.DataFrame) -> dict[str, Value]:
+    """By arm, the most of its cells; of those that were measured and whose memory was computed beforehand."""
+    found: dict[str, Value] = {}
+    for row in cells.itertuples():
+        notes = folder / "cells" / str(row.cell_id) / "engine.json"
+        told = json.loads(notes.read_text(encoding="utf-8")) if notes.is_file() else {}
+        plan, peak = told.get("memory_predicted_gib"), _number(row.peak_memory_gib, "no peak of memory was stored")
+        if plan is None or isinstance(peak, Missing):
+            continue
+        key = f"beyond_plan_gib.{arm_of(row)}"
+        beyond, before = float(peak) - plan["total"], found.get(key)
+        found[key] = max(beyond, before) if isinstance(before, float) else beyond
+    return found
+
+
 def _cell(folder: Path) -> Cell:
     return Cell.from_dict(yaml.safe_load((folder / "cell.yaml").read_text(encoding="utf-8")))
 
@@ -151,18 +169,20 @@ def _logs(folder: Path, cells: pd.DataFrame, kinds: Iterable[str]) -> dict[str, 
 
 def backends(log: str) -> str | None:
     """The attention backends named in a log, each once, in the order of their first mention."""
-    named = [first or second for first, second in BACKEND.findall(log)]
+    named = ["".join(each) for each in BACKEND.findall(log)]
     return ", ".join(dict.fromkeys(named)) or None
 
 
 def weights_gib(log: str) -> float | None:
-    found = WEIGHTS.search(log)
-    return float(found[1]) if found else None
+    """Of target and drafter together, at the first start that a log tells of: its cache is made after it has both."""
+    cache = CACHE.search(log)
+    parts = WEIGHTS.findall(log if cache is None else log[: cache.start()])
+    return sum(float(both or one) for both, one in parts) if parts else None
 
 
 def kv_tokens(log: str) -> float | None:
     found = CACHE.search(log)
-    return float(found[1].replace(",", "")) if found else None
+    return float((found[1] or found[2]).replace(",", "")) if found else None
 
 
 READERS: dict[str, Callable[[str], str | float | None]] = {

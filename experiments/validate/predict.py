@@ -24,19 +24,17 @@ from experiments.evidence.dummy_models import (
     drafter_parameters,
     target_parameters,
 )
+from experiments.validate import predict_sglang
 from experiments.validate.arithmetic import TOLERANCE, Card, Interval, Round, repeated, scaled
+from experiments.validate.plans import BATCHES, GREEDY, KV_GIB, NEW_TOKENS, PAGE, PROMPTS, WIDTHS, line_of
 
 HEADER = """\
 # What ddbench predicts of machines that it has not measured, written down before it measured them. Written by
 #   python -m ddbench experiment=pro6000_validate validate.predict=true
-# from the figures under `h200_round_ms` (docs/evidence/vllm.json) and the constants of experiments/validate/predict.py.
+# from the figures under `h200_round_ms` (docs/evidence/vllm.json) and `h200_sglang` (docs/evidence/sglang.json) and the
+# constants of experiments/validate/predict.py and predict_sglang.py.
 # docs/pro6000.md says how to read it. A prediction that fails is a result: it is not to be edited until it passes.
 """
-WIDTHS = {"autoregressive": 1, "dflash_16": 16, "ddtree_16": 16, "ddtree_64": 64}
-BATCHES = (1, 8, 32)
-KV_GIB, PAGE = 4.0, 16  # the cache of the runs that round times come from
-PROMPTS, NEW_TOKENS = 144, 128  # of the tiny pair: all shipped prompts, as the evidence had them
-GREEDY = ("dflash_16", "ddtree_16", "ddtree_64", "eagle_6")
 H200 = Card((4.8e12, 4.8e12), (989.4e12, 989.4e12))  # data sheet
 
 
@@ -80,25 +78,32 @@ SKUS = {
 }
 
 
-def write(path: Path, evidence: Path) -> None:
-    """Writes ``path`` from the evidence file. Raises ConfigError where it has no round times of every arm."""
-    try:
-        record = json.loads(evidence.read_text(encoding="utf-8"))
-        table = record["measured"]["round_ms"]
-        seen = {
-            arm: {batch: [table[str(batch)][arm][end] for end in ("low", "high")] for batch in BATCHES}
-            for arm in WIDTHS
-        }
-    except (OSError, ValueError, KeyError) as error:
-        raise ConfigError(
-            "validate.evidence", str(evidence), f"the H200's evidence with round times ({error})"
-        ) from None
-    text = yaml.safe_dump(predictions(seen), sort_keys=False, width=10_000, allow_unicode=True)
+def write(path: Path, evidence: Path, of_sglang: Path) -> None:
+    """Writes ``path`` from the evidence files. Raises ConfigError where they have no round times of every arm."""
+    found = []
+    for key, file, read in (("evidence", evidence, _seen), ("evidence_sglang", of_sglang, predict_sglang.seen_in)):
+        try:
+            found.append(read(json.loads(file.read_text(encoding="utf-8"))["measured"]))
+        except (OSError, ValueError, KeyError) as error:
+            raise ConfigError(f"validate.{key}", str(file), f"the H200's evidence with round times ({error})") from None
+    text = yaml.safe_dump(predictions(*found), sort_keys=False, width=10_000, allow_unicode=True)
     path.write_text(HEADER + text, encoding="utf-8")
 
 
-def predictions(seen: Mapping[str, Mapping[int, list[float]]]) -> dict[str, Any]:
-    """The file's content. ``seen``: range of the H200's repeats by arm and batch size, in milliseconds."""
+def _seen(measured: Mapping[str, Any]) -> dict[str, Any]:
+    """Range of vLLM's round times by arm and batch size."""
+    table = measured["round_ms"]
+    return {
+        arm: {batch: [table[str(batch)][arm][end] for end in ("low", "high")] for batch in BATCHES} for arm in WIDTHS
+    }
+
+
+def predictions(seen: Mapping[str, Mapping[int, list[float]]], of_sglang: Mapping[str, Any]) -> dict[str, Any]:
+    """The file's content. ``seen``: range of the H200's repeats by arm and batch size, in milliseconds; ``of_sglang``:
+    what SGLang showed there (:func:`experiments.validate.predict_sglang.seen_in`).
+
+    A machine whose name ends in ``_sglang`` is the one of that name under the other engine.
+    """
     gpu_plan = {"batch_size": [1, 8], "dtype": "float32", "prompts": PROMPTS, "new_tokens": NEW_TOKENS}
     rounds = {"batch_size": list(BATCHES), "dtype": "bfloat16", "prompts": max(BATCHES), "new_tokens": 96}
     machines: dict[str, Any] = {
@@ -121,7 +126,7 @@ def predictions(seen: Mapping[str, Mapping[int, list[float]]]) -> dict[str, Any]
         "h200": {
             "what": "NVIDIA H200, where the figures are from",
             "gpu": "H200",
-            "engines": ["vllm", "sglang"],
+            "engines": ["vllm"],
             "tiny": gpu_plan,
             "rounds": rounds,
             "predictions": [
@@ -135,11 +140,26 @@ def predictions(seen: Mapping[str, Mapping[int, list[float]]]) -> dict[str, Any]
             ],
         },
     }
+    served = predict_sglang.parts(of_sglang)
+    times = of_sglang["round_ms"]
+    machines["h200_sglang"] = {
+        "what": "NVIDIA H200, where the figures are from, under SGLang",
+        "gpu": "H200",
+        "engines": ["sglang"],
+        "tiny": {**gpu_plan, "dtype": "bfloat16"},
+        "rounds": rounds,
+        "predictions": [
+            *_host("H200", (600, 700), "data sheet: 700 W"),
+            *served,
+            *_again(times, "sglang"),
+            *_ratios(times, "sglang"),
+        ],
+    }
     for name, sku in SKUS.items():
         machines[name] = {
             "what": sku.what,
             "gpu": sku.gpu,
-            "engines": ["vllm", "sglang"],
+            "engines": ["vllm"],
             "tiny": gpu_plan,
             "rounds": rounds,
             "predictions": [
@@ -152,39 +172,52 @@ def predictions(seen: Mapping[str, Mapping[int, list[float]]]) -> dict[str, Any]
                 *_ratios(seen),
             ],
         }
+        machines[f"{name}_sglang"] = {
+            "what": f"{sku.what}, under SGLang",
+            "gpu": sku.gpu,
+            "engines": ["sglang"],
+            "tiny": {**gpu_plan, "dtype": "bfloat16"},
+            "rounds": rounds,
+            "predictions": [
+                *_host("RTX PRO 6000", sku.power_w, "data sheet of the SKU"),
+                *served,
+                *_elsewhere(times, sku, "sglang"),
+                *_ratios(times, "sglang"),
+            ],
+        }
     plain = {arm: {batch: list(ends) for batch, ends in by_batch.items()} for arm, by_batch in seen.items()}
-    return {"h200_round_ms": plain, "machines": machines}
-
-
-def _line(key: str, origin: str, **rest: Any) -> dict[str, Any]:
-    return {"key": key, **{name: value for name, value in rest.items() if value is not None}, "origin": origin}
+    return {"h200_round_ms": plain, "h200_sglang": dict(of_sglang), "machines": machines}
 
 
 def _host(gpu: str, power: tuple[float, float], origin: str) -> list[dict[str, Any]]:
     return [
-        _line("host.gpu", origin, text=gpu),
-        _line("host.power_limit_w", origin, low=float(power[0]), high=float(power[1])),
+        line_of("host.gpu", origin, text=gpu),
+        line_of("host.power_limit_w", origin, low=float(power[0]), high=float(power[1])),
     ]
 
 
 def _backends() -> list[dict[str, Any]]:
     chain = "engine.flags.attention_backend=auto is TRITON_ATTN for every arm but DDTree's own"
-    found = [_line(f"backend.{arm}", chain, text="TRITON_ATTN", engine="vllm") for arm in ("autoregressive", "dflash")]
-    return [*found, _line("backend.ddtree", "the plug-in's attention", text="CUSTOM", engine="vllm")]
+    found = [
+        line_of(f"backend.{arm}", chain, text="TRITON_ATTN", engine="vllm") for arm in ("autoregressive", "dflash")
+    ]
+    return [*found, line_of("backend.ddtree", "the plug-in's attention", text="CUSTOM", engine="vllm")]
 
 
 def _right(batches: tuple[int, ...], exact: bool) -> list[dict[str, Any]]:
     """What the tiny pair must show to be right, whatever the card."""
-    found = [_line("cells.tiny.failed", "every arm of the tiny pair runs", low=0.0, high=0.0)]
+    found = [line_of("cells.tiny.failed", "every arm of the tiny pair runs", low=0.0, high=0.0)]
     share, origin = (1.0, "float32 on a CPU: greedy tokens are the target's own, exactly")
     if not exact:
         share, origin = 0.93, "0.965 to 1.0 on the H200 in float32, whose matrix products are TF32; less 0.035"
     found += [
-        _line(f"lossless_share.{arm}.batch_{batch}", origin, low=share, high=1.0) for batch in batches for arm in GREEDY
+        line_of(f"lossless_share.{arm}.batch_{batch}", origin, low=share, high=1.0)
+        for batch in batches
+        for arm in GREEDY
     ]
     if not exact:
         gap = "0.032 logits was the widest on the H200; a wrong tree is off by whole logits, hence 0.5 was fixed before"
-        found.append(_line("largest_gap", gap, low=0.0, high=0.5))
+        found.append(line_of("largest_gap", gap, low=0.0, high=0.5))
     return found
 
 
@@ -192,7 +225,7 @@ def _accepted(batches: tuple[int, ...]) -> list[dict[str, Any]]:
     """Acceptance of the tiny pair: a property of the pair, the prompts and greedy decoding, not of a card."""
     lengths = {"dflash_16": (3.8895, 3.904), "ddtree_64": (5.5258, 5.523)}
     return [
-        _line(
+        line_of(
             f"acceptance_length.{arm}.batch_{batch}",
             f"{reference:g} on the reference engine, {vllm:g} in vLLM on the H200; 1 % either way",
             low=round(0.99 * min(reference, vllm), 4),
@@ -212,7 +245,7 @@ def _program(batches: tuple[int, ...]) -> list[dict[str, Any]]:
         "libraries, about 0.6 GiB (conf/model/tiny.yaml); half of it either way"
     )
     return [
-        _line(f"program_gib.{arm}.batch_{batch}", origin, low=0.3, high=0.9)
+        line_of(f"program_gib.{arm}.batch_{batch}", origin, low=0.3, high=0.9)
         for batch in batches
         for arm in ("autoregressive", "dflash_16", "ddtree_64")
     ]
@@ -221,7 +254,7 @@ def _program(batches: tuple[int, ...]) -> list[dict[str, Any]]:
 def _memory() -> list[dict[str, Any]]:
     """Weights and cache of a server at Qwen3-8B dimensions: the same on every card."""
     target, drafter = Layers(LAYERS, KV_HEADS, HEAD), Layers(DRAFT_LAYERS, KV_HEADS, HEAD)
-    found = [_line("cells.rounds.failed", "every arm runs with random weights", low=0.0, high=0.0)]
+    found = [line_of("cells.rounds.failed", "every arm runs with random weights", low=0.0, high=0.0)]
     for arm in WIDTHS:
         drafts = arm != "autoregressive"
         parameters = target_parameters() + (drafter_parameters() if drafts else 0)
@@ -231,45 +264,50 @@ def _memory() -> list[dict[str, Any]]:
         each = target.kv_bytes(2) + (drafter.kv_bytes(2) if drafts else 0)
         cache = f"{KV_GIB:g} GiB / {each:,} bytes a token, in whole pages of {PAGE}"
         found += [
-            _line(f"weights_gib.{arm}", weights, low=round(0.995 * gib, 3), high=round(1.005 * gib, 3), engine="vllm"),
-            _line(f"kv_tokens.{arm}", cache, low=float(tokens), high=float(tokens), engine="vllm"),
+            line_of(
+                f"weights_gib.{arm}", weights, low=round(0.995 * gib, 3), high=round(1.005 * gib, 3), engine="vllm"
+            ),
+            line_of(f"kv_tokens.{arm}", cache, low=float(tokens), high=float(tokens), engine="vllm"),
         ]
     return found
 
 
-def _again(seen: Mapping[str, Mapping[int, list[float]]]) -> list[dict[str, Any]]:
+def _again(seen: Mapping[str, Mapping[int, list[float]]], engine: str = "vllm") -> list[dict[str, Any]]:
     return [
-        _round(arm, batch, repeated(Interval(*ends)), f"{ends[0]:g} to {ends[1]:g} ms before; {_margin()}")
+        _round(arm, batch, repeated(Interval(*ends)), f"{ends[0]:g} to {ends[1]:g} ms before; {_margin()}", engine)
         for arm, by_batch in seen.items()
         for batch, ends in by_batch.items()
     ]
 
 
-def _elsewhere(seen: Mapping[str, Mapping[int, list[float]]], sku: Sku) -> list[dict[str, Any]]:
+def _elsewhere(seen: Mapping[str, Mapping[int, list[float]]], sku: Sku, engine: str = "vllm") -> list[dict[str, Any]]:
     found = []
     for arm, by_batch in seen.items():
         for batch, ends in by_batch.items():
             width = WIDTHS[arm]
             interval, said = scaled(Round(batch, width, width > 1), Interval(*ends), H200, sku.card)
-            found.append(_round(arm, batch, interval, f"{said}; {_margin()}. {sku.facts}"))
+            found.append(_round(arm, batch, interval, f"{said}; {_margin()}. {sku.facts}", engine))
     return found
 
 
-def _ratios(seen: Mapping[str, Mapping[int, list[float]]]) -> list[dict[str, Any]]:
+def _ratios(seen: Mapping[str, Mapping[int, list[float]]], engine: str = "vllm") -> list[dict[str, Any]]:
     """Tree over chain of equal verify width: both do the same passes, so the card all but cancels."""
+    alike = "both arms do the same passes"
+    if engine == "sglang":
+        alike += ", the tree's verification with the plug-in's own attention"
     found = []
     for batch in BATCHES[1:]:
         tree, chain = seen["ddtree_16"][batch], seen["dflash_16"][batch]
         low, high = tree[0] / chain[1], tree[1] / chain[0]
-        origin = f"{low:.3f} to {high:.3f} on the H200; {TOLERANCE:.0%} either way, since both arms do the same passes"
+        origin = f"{low:.3f} to {high:.3f} on the H200; {TOLERANCE:.0%} either way, since {alike}"
         ends = {"low": round((1 - TOLERANCE) * low, 3), "high": round((1 + TOLERANCE) * high, 3)}
-        found.append(_line(f"round_ratio.ddtree_16.batch_{batch}", origin, **ends, engine="vllm"))
+        found.append(line_of(f"round_ratio.ddtree_16.batch_{batch}", origin, **ends, engine=engine))
     return found
 
 
-def _round(arm: str, batch: int, interval: Interval, origin: str) -> dict[str, Any]:
+def _round(arm: str, batch: int, interval: Interval, origin: str, engine: str) -> dict[str, Any]:
     ends = {"low": round(interval.low, 2), "high": round(interval.high, 2)}
-    return _line(f"round_ms.{arm}.batch_{batch}", origin, **ends, engine="vllm")
+    return line_of(f"round_ms.{arm}.batch_{batch}", origin, **ends, engine=engine)
 
 
 def _margin() -> str:

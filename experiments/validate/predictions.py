@@ -109,7 +109,8 @@ def machine_of(name: str, body: Mapping[str, Any]) -> Machine:
 
 
 def choose(machines: Mapping[str, Machine], name: str | None, gpu: str | None, engine: str) -> Machine | None:
-    """The machine that is named, else the first that the GPU and the engine match; None where there is none.
+    """The machine that is named, under the engine where it has predictions of its own for it (``<name>_<engine>``);
+    else the first that the GPU and the engine match; None where there is none.
 
     Raises:
         ConfigError: a name that the file does not have.
@@ -117,7 +118,7 @@ def choose(machines: Mapping[str, Machine], name: str | None, gpu: str | None, e
     if name is not None:
         if name not in machines:
             raise ConfigError("validate.machine", name, f"null (by the GPU's name), or one of {', '.join(machines)}")
-        return machines[name]
+        return machines.get(f"{name}_{engine}", machines[name])
     return next((each for each in machines.values() if engine in each.engines and _matches(each.gpu, gpu)), None)
 
 

@@ -29,7 +29,7 @@ PARTS = ("host", "tiny", "rounds")
 PREFIXES = {  # of the keys that a part measures
     "host": ("host.",),
     "tiny": ("cells.tiny.", "backend.", "lossless_share.", "largest_gap", "acceptance_length.", "program_gib."),
-    "rounds": ("cells.rounds.", "weights_gib.", "kv_tokens.", "round_ms.", "round_ratio."),
+    "rounds": ("cells.rounds.", "weights_gib.", "kv_tokens.", "beyond_plan_gib.", "round_ms.", "round_ratio."),
 }
 NOTES = (
     "Predictions were written before the measurement. A line is not checked where nothing could be measured, or where "
@@ -49,6 +49,7 @@ class ValidateSettings:
     output: str | None
     predict: bool
     evidence: str
+    evidence_sglang: str
 
     def __post_init__(self) -> None:
         for name in ("prompts", "new_tokens"):
@@ -72,7 +73,7 @@ def run(config: Mapping[str, Any], run_id: str) -> dict[str, Any]:
     """
     asked = build(ValidateSettings, config.get("validate") or {}, "validate")
     if asked.predict:
-        write(asked.file, Path(asked.evidence))
+        write(asked.file, Path(asked.evidence), Path(asked.evidence_sglang))
         return {"predictions": str(asked.file), "cells": {}}
     plain = {key: value for key, value in config.items() if key != "validate"}
     settings = load_settings(plain, run_id)

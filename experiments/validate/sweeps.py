@@ -20,7 +20,7 @@ from experiments.evidence.dummy_models import (
     write_dummy_pair,
 )
 from experiments.validate.arithmetic import BLOCK
-from experiments.validate.predict import KV_GIB, PAGE
+from experiments.validate.plans import CONTEXT, KV_GIB, PAGE
 from experiments.validate.predictions import Plan
 from experiments.workloads import asset_path
 
@@ -28,8 +28,8 @@ Config = dict[str, Any]
 PROMPT_TOKENS = 256
 # What a server is told to have weights without files, by engine, and the cache that the predictions were made for.
 DUMMY: dict[str, Config] = {
-    "vllm": {"kv_cache_gib": KV_GIB, "block_size": PAGE, "max_model_len": 1024},
-    "sglang": {},
+    "vllm": {"kv_cache_gib": KV_GIB, "block_size": PAGE, "max_model_len": CONTEXT},
+    "sglang": {"context_length": CONTEXT},
 }
 LOAD_DUMMY = ["--load-format", "dummy"]
 

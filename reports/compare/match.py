@@ -31,6 +31,7 @@ FACTS = (
     "engine",
     "engine_version",
     "build",
+    "cost",
     "target",
     "target_revision",
     "drafter",

@@ -30,6 +30,7 @@ def section(stored: Stored, analysis: Analysis) -> list[str]:
         *_apart(analysis),
         *_refused(analysis),
         *_attached(analysis),
+        *_rivals(analysis),
         *_arrivals(stored),
         *_one_block(analysis),
         *_short_windows(analysis),
@@ -120,6 +121,28 @@ def _attached(analysis: Analysis) -> list[str]:
         f"**{arms}: measured on a server that was already running (`engine.url`).** Strategy, shape, model and "
         "settings of that server are believed, not checked. Its flags are not known, and no `engine.flags` describe "
         "them; a comparison with another such arm takes for granted that they were equal."
+    ]
+
+
+def _rivals(analysis: Analysis) -> list[str]:
+    """Names the trees of a branch of the engine, which state of its sources ran, and what it forced on them."""
+    frame = labelled(analysis.frame)
+    rows = [row for row in records(frame) if flag(row["flags"], "branch") and row["status"] != "unsupported"]
+    trees = [row for row in rows if row["strategy"] == "ddtree"]
+    if not trees:
+        return []
+    versions = ", ".join(dict.fromkeys(literal(row["engine_version"]) for row in rows))
+    others = any(flag(row["flags"], "overlap") for row in rows)
+    serial = others and not all(flag(row["flags"], "overlap") for row in trees)
+    forced = (
+        " They run without overlap scheduling, which the branch forces on them, and the other arms with it: no "
+        "speed-up is given between the two (`engine.flags.overlap=false` takes it from all)."
+    )
+    return [
+        f"**{', '.join(dict.fromkeys(row['label'] for row in trees))}: trees of somebody else's code, a checkout that "
+        f"was named (`engine.checkout`): {versions}.** All arms of its servers ran from those sources, without the "
+        "plug-in of ddbench, and what they count is believed where it adds up; nodes drafted are not known."
+        + (forced if serial else "")
     ]
 
 

@@ -16,7 +16,10 @@ MODULE = "vllm.entrypoints.openai.api_server"
 OURS = ("--host", "--port", "--served-model-name")  # with a value; of how ddbench drives the server, not of the arm
 OUR_SWITCHES = ("--disable-uvicorn-access-log",)
 OUR_VARIABLES = ("VLLM_NO_USAGE_STATS", "DO_NOT_TRACK", "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "HF_HUB_OFFLINE")
-REPLACED = ("sweep.", "strategy=", "strategy.names=", "run_id=", "dry_run=", "retry_failed=", "output_dir=", "strict=")
+REPLACED = (
+    *("sweep.", "strategy=", "strategy.names=", "run_id=", "dry_run=", "retry_failed=", "output_dir=", "strict="),
+    "report.build=",  # whoever measures it again wants to see it
+)
 TREE_AXES = ("width", "depth", "nodes")
 AXES: dict[str, tuple[str, ...]] = {"autoregressive": (), "dflash": ("depth",)}  # any other strategy: a tree's
 

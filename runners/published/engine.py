@@ -56,9 +56,7 @@ class PublishedEngine(Engine):
         return pair
 
     def facts(self) -> dict[str, Any]:
-        checkout = self.code.checkout
-        about = {"commit": checkout.commit, "changed": checkout.changed, "licence": checkout.licence}
-        return {**super().facts(), "published": {**about, "source": checkout.source}}
+        return {**super().facts(), "published": self.code.checkout.facts}
 
     def _decode(
         self,

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from ddbench.cost import CostModel
-from ddbench.cost.file import save_cost
+from ddbench.cost.file import copy_cost
 from ddbench.errors import ConfigError
 from ddbench.plugins.sglang.options import COSTS, POLICY, WIDTHS, WIDTHS_VERSION, usual_widths
 from ddbench.records import Arm
@@ -24,6 +24,8 @@ def widths_of(arm: Arm) -> tuple[int, ...]:
 def environment(arm: Arm, cost: CostModel | None, scratch: Path, host: Host) -> dict[str, str]:
     """Variables of the arm's server, nothing for an arm without a policy; the cost file is put where it can read it.
 
+    It has the very fits that the arm's ``cost`` is a hash of: nothing is fitted anew on the way.
+
     Raises:
         ConfigError: there is no cost.
     """
@@ -32,7 +34,7 @@ def environment(arm: Arm, cost: CostModel | None, scratch: Path, host: Host) -> 
     if cost is None:
         raise ConfigError("strategy.cost", None, f"a cost file of this setup: {arm.policy} reckons with it")
     path = scratch / "costs.json"
-    save_cost(path, cost.fingerprint, cost.points, cost.source)
+    copy_cost(path, cost)
     place = str(path.resolve())
     if not host.is_local:
         place = host.path("costs", f"{arm.cost}.json")

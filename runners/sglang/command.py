@@ -13,8 +13,16 @@ from ddbench.plugins.sglang.backends import OPT_IN
 from ddbench.records import Arm
 from runners.base import ModelFiles
 from runners.sglang import inherited
+from runners.sglang.branches import Branch, Tree
 from runners.sglang.flags import DEFAULT, SHARE, SglangFlags
 from runners.sglang.speculation import Draft, environment, server_arguments
+
+DRAFTER = (
+    "speculative_draft_model_path",
+    "speculative_draft_model_revision",
+    "speculative_draft_attention_backend",
+)
+PLUGINS, NO_PLUGIN = "SGLANG_PLUGINS", "none"  # SGLang loads those that are named, all where none is
 
 
 @dataclass(frozen=True)
@@ -23,7 +31,8 @@ class Machine:
 
     ``gpus``: value of ``CUDA_VISIBLE_DEVICES``, None to leave it as it is. ``inherited``: names of the variables that a
     server gets from there unless they are taken away. ``share`` of the GPU's memory for weights and pool, where the
-    flags leave it open. ``untested``: whether backends may run that need opting in.
+    flags leave it open. ``untested``: whether backends may run that need opting in. ``path``: ``PYTHONPATH`` of a
+    server that runs from a checkout, whose trees ``branch`` tells.
     """
 
     python: str
@@ -33,6 +42,8 @@ class Machine:
     inherited: tuple[str, ...] = ()
     share: float = SHARE
     untested: bool = False
+    path: str | None = None
+    branch: Branch | None = None
 
 
 @dataclass(frozen=True)
@@ -91,9 +102,23 @@ def arguments(arm: Arm, model: ModelFiles, machine: Machine, batch_sizes: Iterab
     draft = draft_of(arm, model)
     return {
         name: value
-        for name, value in (settings | (server_arguments(draft) if draft is not None else {})).items()
+        for name, value in (settings | _speculation(arm, draft, machine.branch)).items()
         if value is not None and value is not False
     }
+
+
+def _speculation(arm: Arm, draft: Draft | None, branch: Branch | None) -> dict[str, Any]:
+    """Of a branch's tree it is the drafter alone that is told as elsewhere."""
+    if draft is None:
+        return {}
+    told = server_arguments(draft)
+    if arm.strategy != "ddtree" or branch is None:
+        return told
+    return {name: value for name, value in told.items() if name in DRAFTER} | branch.settings(tree_of(draft))
+
+
+def tree_of(draft: Draft) -> Tree:
+    return Tree(draft.width, draft.depth, draft.nodes, draft.block, draft.drafter)
 
 
 def draft_of(arm: Arm, model: ModelFiles) -> Draft | None:
@@ -137,8 +162,12 @@ def _or_none(name: str) -> str | None:
 def _environment(arm: Arm, model: ModelFiles, machine: Machine) -> dict[str, str | None]:
     draft = draft_of(arm, model)
     own = environment(draft) if draft is not None else {}
+    if draft is not None and arm.strategy == "ddtree" and machine.branch is not None:
+        own = machine.branch.variables(tree_of(draft))
     changed: dict[str, str | None] = {**inherited.unset(machine.inherited), **own}
-    if machine.untested and arm.strategy == "ddtree":
+    if machine.path is not None:
+        changed |= {"PYTHONPATH": machine.path, PLUGINS: NO_PLUGIN}
+    elif machine.untested and arm.strategy == "ddtree":
         changed[OPT_IN] = "1"
     if machine.threads is not None:
         changed["OMP_NUM_THREADS"] = str(machine.threads)

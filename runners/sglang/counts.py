@@ -12,15 +12,18 @@ from dataclasses import replace
 from runners import tables
 from runners.client import Completion
 from runners.completions import Speculation
-from runners.counts import RequestCounts, Tally, told, trimmed
+from runners.counts import UNKNOWN, RequestCounts, Tally, told, trimmed
 
 SOURCE = "meta_info of the responses, rounds by the events of the streams"
 
 
-def tally(completions: Sequence[Completion], drafted: int) -> Tally:
-    """Counts of the requests of a cell. ``drafted``: tokens of a draft, 0 for autoregressive decoding."""
+def tally(completions: Sequence[Completion], drafted: int, others: bool = False) -> Tally:
+    """Counts of the requests of a cell. ``drafted``: tokens of a draft, 0 for autoregressive decoding. ``others``: the
+    sources are somebody else's, which may count nothing: then nothing is known."""
     if not drafted:
         return Tally(tuple(_of_plain(each) for each in completions), "no speculation")
+    if others and all(each.speculation is None for each in completions):
+        return Tally((UNKNOWN,) * len(completions), "not told by the server")
     return Tally(tuple(told(each, by_round(each, drafted)) for each in completions), SOURCE)
 
 

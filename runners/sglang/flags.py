@@ -74,6 +74,7 @@ class Demands:
     batch_size: int  # the largest
     most_width: int  # verify width or drafter's block of the widest arm
     context_length: int  # of the target
+    dtype: str | None = None  # None: of a server that runs already
 
 
 def resolve(given: SglangFlags, demands: Demands) -> dict[str, Any]:
@@ -84,6 +85,9 @@ def resolve(given: SglangFlags, demands: Demands) -> dict[str, Any]:
     """
     if demands.device == "cpu":
         raise ConfigError("engine.device", "cpu", "cuda: SGLang's CPU build has no DFlash and no overlap")
+    if demands.dtype == "float32":
+        allowed = "bfloat16 or float16: SGLang's norm kernels have no float32, its servers end at their first pass"
+        raise ConfigError("engine.dtype", "float32", f"{allowed} (docs/engines.md)")
     if given.max_running_requests is not None and given.max_running_requests < demands.batch_size:
         allowed = f"at least {demands.batch_size}, or null"
         raise ConfigError("engine.flags.max_running_requests", given.max_running_requests, allowed)

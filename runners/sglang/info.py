@@ -67,10 +67,11 @@ def _same(name: str, found: Any, wanted: Any) -> bool:
 
 def check(asked: Mapping[str, Any], info: Mapping[str, Any]) -> None:
     """Raises EngineFailure where a server runs something else."""
-    _refuse(differences(asked, info))
+    refuse(differences(asked, info))
 
 
-def _refuse(wrong: list[str]) -> None:
+def refuse(wrong: list[str]) -> None:
+    """Raises EngineFailure where anything is wrong."""
     if wrong:
         raise EngineFailure(f"SGLang runs something else than it was asked for: {'; '.join(wrong)}", "start")
 
@@ -105,7 +106,7 @@ def check_trees(
     asked: Mapping[str, Any], info: Mapping[str, Any], recording: bool = False, policy: str | None = None
 ) -> None:
     """Raises EngineFailure where a server's trees are others."""
-    _refuse(tree_differences(asked, info, recording, policy))
+    refuse(tree_differences(asked, info, recording, policy))
 
 
 def state(info: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -16,6 +16,7 @@ PREFIXES = (
     OURS,
     "SGLANG_SIMULATE_",
     "SGLANG_DFLASH_",
+    "SGLANG_DDTREE_",
     "SGLANG_DSPARK_",
     "SGLANG_SPEC_",
     "SGLANG_TEST_",

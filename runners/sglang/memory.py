@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from ddbench.errors import ConfigError
 from ddbench.plugins.sglang.memory import BACKENDS, GIB, Defaults, Model, Setup, defaults, parts
 from ddbench.plugins.sglang.options import Sizes
+from ddbench.plugins.sglang.state_memory import Recurrent, element_of
 from ddbench.records import Arm
 from runners.base import EngineFailure, ModelFiles
 from runners.gpu_memory import Gpu
@@ -25,6 +26,7 @@ from runners.sglang.versions import KNOWN
 
 BYTES = {"float32": 4}  # of a number of weights, activations and cache; others have 2
 OTHERWISE_SHAPED = ("kv_lora_rank", "num_experts", "n_routed_experts", "num_local_experts")
+DELTA_NETS = ("qwen3_next", "qwen3_5_text", "qwen3_5_moe_text")  # model types with gated delta nets
 MIB = 2**20
 
 
@@ -88,10 +90,12 @@ def _predicted(arm: Arm, model: ModelFiles, dtype: str, batch_sizes: tuple[int, 
     assert model.dflash is not None
     folders = [Path(model.target), Path(model.dflash)]
     configs = [json.loads((folder / "config.json").read_text(encoding="utf-8")) for folder in folders]
+    configs[0] = _text(configs[0])
     odd = [name for name in OTHERWISE_SHAPED if any(config.get(name) for config in configs)]
     if odd:
         return f"a model is not dense with multi-head attention ({odd[0]})"
     target, drafter = (_model(config, folder, dtype) for config, folder in zip(configs, folders, strict=True))
+    target = _hybrid(target, configs[0], flags.extra_args)
     block = model.block_size or int(configs[1]["block_size"])
     width = 1 + drafted_tokens(arm.strategy, arm.depth, arm.nodes, block)
     setup = Setup(
@@ -141,6 +145,28 @@ def _model(config: dict[str, Any], folder: Path, dtype: str) -> Model:
         element=size,
         kv_element=size,
     )
+
+
+def _text(config: dict[str, Any]) -> dict[str, Any]:
+    """The part of a configuration that is about text: of a Qwen3.5 form that also sees, a part of its own."""
+    inner = config.get("text_config")
+    return inner if isinstance(inner, dict) and inner.get("model_type") in DELTA_NETS else config
+
+
+def _hybrid(model: Model, config: dict[str, Any], extra_args: Sequence[str]) -> Model:
+    """The same with recurrent states, and keys and values in the other layers alone, where the target is a hybrid."""
+    if config.get("model_type") not in DELTA_NETS:
+        return model
+    recurrent = Recurrent(
+        layers=config["layer_types"].count("linear_attention"),
+        key_heads=int(config["linear_num_key_heads"]),
+        value_heads=int(config["linear_num_value_heads"]),
+        key_size=int(config["linear_key_head_dim"]),
+        value_size=int(config["linear_value_head_dim"]),
+        kernel=int(config["linear_conv_kernel_dim"]),
+        element=element_of(extra_args),
+    )
+    return replace(model, layers=model.layers - recurrent.layers, recurrent=recurrent)
 
 
 def _numbers(folder: Path) -> int:

@@ -9,6 +9,7 @@ from runners.base import EngineFailure
 REGISTERED = re.compile(r"ddbench: DDTREE plugin registered: .*")
 REFUSED = re.compile(r"(?:ddbench: DDTREE plug-in refused|\bRefused): (.+)")
 NO_SUCH = re.compile(r"[Uu]nknown speculative algorithm.*DDTREE|DDTREE.*[Uu]nknown speculative algorithm")
+ANY = re.compile(r"ddbench: DDTREE .*")
 # With too little memory left SGLang's DFlash worker goes on without graphs of the drafter, with a warning alone.
 NO_DRAFT_GRAPH = re.compile(r"Disable \w+ draft cuda graph\b.*")
 
@@ -19,6 +20,13 @@ def refusal(log: str) -> str | None:
     if found:
         return f"the DDTree plug-in refused: {found[1].strip().removeprefix('DDTREE plug-in refused: ')}"
     return "SGLang did not load the DDTree plug-in" if NO_SUCH.search(log) else None
+
+
+def check_absent(log: str) -> None:
+    """Raises EngineFailure where the plug-in came into a server that is none of ours."""
+    found = ANY.search(log)
+    if found:
+        raise EngineFailure(f"our plug-in is in the server of a checkout: {found[0].strip()}", "hopeless")
 
 
 def draft_graph_off(log: str) -> str | None:

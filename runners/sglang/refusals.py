@@ -35,18 +35,18 @@ def refuse(asked: Asked) -> str | None:
     """Why SGLang cannot run an arm; None if it can."""
     rules = {"dflash": _dflash, "eagle": _eagle, "ddtree": _ddtree}
     rule = rules.get(asked.strategy)
-    return None if rule is None else _extra(asked) or rule(asked)
+    return None if rule is None else extra(asked.flags, asked.strategy) or rule(asked)
 
 
-def _extra(asked: Asked) -> str | None:
+def extra(flags: dict[str, Any], strategy: str = "ddtree") -> str | None:
     """An arm drafts what its shape says: what SGLang is told beside it would make another arm of it."""
-    given = list(asked.flags.get("extra_args") or ())
+    given = list(flags.get("extra_args") or ())
     for index, word in enumerate(given):
         name, _, value = word.partition("=")
         if not name.startswith("--speculative-"):
             continue
         value = value or (given[index + 1] if index + 1 < len(given) else "")
-        if name == "--speculative-eagle-topk" and asked.strategy == "dflash":
+        if name == "--speculative-eagle-topk" and strategy == "dflash":
             if value == "1":
                 continue  # what it is anyway
             return CHAIN_ONLY

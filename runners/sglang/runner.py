@@ -17,6 +17,7 @@ from runners.measuring import ServerRunner
 from runners.server import Server
 from runners.serving import AnyServer, Serving
 from runners.sglang import attached, info, wire
+from runners.sglang.checkout import check_runs, look
 from runners.sglang.command import draft_of
 from runners.sglang.counts import SOURCE, tally
 from runners.sglang.probe import Environment, check_plugin, probe
@@ -44,12 +45,23 @@ class SglangRunner(ServerRunner):
         else:
             environment = self._environment = probe(options.python, device, gpus=device != "cpu", host=self.host)
             version = environment.version
-            if "ddtree" in options.strategies:
+            if "ddtree" in options.strategies and options.checkout is None:
                 self._check_tree(environment)
             index = int(device.partition(":")[2] or 0)
             self._gpu = environment.gpus[index] if environment.gpus else None
-            facts = {"engine_environment": environment.facts, "engine_gpu": self._gpu}
+            facts = {"engine_environment": environment.facts, "engine_gpu": self._gpu, "engine_counting": SOURCE}
+            if options.checkout is not None:
+                return facts | self._look_at_branch(environment, options.checkout)
         return facts | {"engine_counting": SOURCE, "engine_warning": untried(version)}
+
+    def _look_at_branch(self, environment: Environment, checkout: str) -> dict[str, Any]:
+        found, branch = look(checkout), self.options.branch
+        check_runs(found, environment.python, self.host)
+        told = None if branch is None else {"name": branch.name, "read": branch.read}
+        return {
+            "engine_checkout": {**found.facts, "branch": told},
+            "engine_warning": f"sources of {found} run in the place of SGLang's own; ddbench was never tried with them",
+        }
 
     def _check_tree(self, environment: Environment) -> None:
         problem = no_tree(environment.version)
@@ -66,6 +78,8 @@ class SglangRunner(ServerRunner):
     def tells_drafted(self, arm: Arm, model: ModelFiles) -> bool:
         """SGLang says rounds times the verify width less one, whatever a tree had."""
         draft = draft_of(arm, model)
+        if arm.strategy == "ddtree" and self.options.checkout is not None:
+            return False  # what a branch proposes is its own count, of nodes or of a block
         return arm.policy is None and (draft is None or not may_be_smaller(draft))
 
     def doubts(self, serving: Serving, server: AnyServer, arm: Arm) -> list[str]:
@@ -73,7 +87,7 @@ class SglangRunner(ServerRunner):
         off = serving.facts.get("draft_graph_off")
         found = [f"CUDA graphs were asked for, and the drafter has none: {off}"] if off else []
         draft = draft_of(arm, serving.model)
-        if draft is not None and arm.strategy == "ddtree":
+        if draft is not None and arm.strategy == "ddtree" and self.options.checkout is None:
             found += info.tree_differences(limits(draft), info.fetch(server.base_url), policy=arm.policy)
         return found
 
@@ -81,7 +95,7 @@ class SglangRunner(ServerRunner):
         return None  # it keeps a ratio alone, and that counts the prefill's token
 
     def count(self, completions: Sequence[Completion], drafted: int, totals: SpecCounters | None) -> Tally:
-        return tally(completions, drafted)
+        return tally(completions, drafted, others=self.options.checkout is not None)
 
     def describe(self, server: AnyServer) -> dict[str, Any]:
         return {"server": info.summary(info.fetch(server.base_url))}

@@ -14,7 +14,9 @@ from runners.gpu_memory import Gpu
 from runners.server import Server, ServerCommand
 from runners.serving import Serving
 from runners.sglang import adaptive, attached, info, memory, plugin_log
-from runners.sglang.command import Machine, arguments, build, draft_of, graph_sizes
+from runners.sglang.branches import misfits
+from runners.sglang.checkout import look, python_path
+from runners.sglang.command import Machine, arguments, build, draft_of, graph_sizes, tree_of
 from runners.sglang.flags import SHARE
 from runners.sglang.probe import Environment
 from runners.sglang.speculation import limits
@@ -46,15 +48,20 @@ class SglangServing(Serving):
         )
 
     def refusal(self, log: str) -> str | None:
-        return plugin_log.refusal(log)
+        return plugin_log.refusal(log) if self.options.checkout is None else None
 
     def check_started(self, server: Server, arm: Arm) -> dict[str, Any]:
         log, draft = server.log_part(), draft_of(arm, self.model)
-        said: dict[str, Any] = {"plugin": plugin_log.check(log)} if arm.strategy == "ddtree" else {}
+        ours = arm.strategy == "ddtree" and self.options.checkout is None
+        said: dict[str, Any] = {"plugin": plugin_log.check(log)} if ours else {}
         found = info.fetch(server.base_url)
         info.check(arguments(arm, self.model, self._machine(()), self.options.batch_sizes), found)
-        if draft is not None and arm.strategy == "ddtree":
+        if draft is not None and ours:
             info.check_trees(limits(draft), found, self.recording, arm.policy)
+        if self.options.checkout is not None:
+            plugin_log.check_absent(log)
+        if draft is not None and arm.strategy == "ddtree" and self.options.branch is not None:
+            info.refuse(misfits(self.options.branch.settings(tree_of(draft)), found))
         if draft is not None and arm.flags["cuda_graphs"]:
             said["draft_graph_off"] = plugin_log.draft_graph_off(log)
         return said | self._memory
@@ -64,6 +71,11 @@ class SglangServing(Serving):
         attached.check_arm(arm, self.model, found)
         return {"model": found["model_path"], "server": info.summary(found)}
 
+    def _check_plugin(self) -> None:
+        """A checkout's servers are started without it."""
+        if self.options.checkout is None:
+            super()._check_plugin()
+
     def _share(self, arm: Arm, gpus: tuple[Gpu, ...]) -> float:
         """``--mem-fraction-static`` where the flags leave it open: by what the arm will need, where that is known.
 
@@ -71,7 +83,8 @@ class SglangServing(Serving):
         """
         assert self._environment is not None
         sizes = tuple(graph_sizes(self.options.batch_sizes))
-        found = memory.predict(arm, self.model, self.spec.dtype, sizes, self._environment.version)
+        version = self._environment.version if self.options.checkout is None else "from a checkout"
+        found = memory.predict(arm, self.model, self.spec.dtype, sizes, version)
         if isinstance(found, str):
             self._memory = {"memory_predicted_gib": None, "memory_unknown": found, "memory_free_gib": None}
             return SHARE
@@ -92,4 +105,6 @@ class SglangServing(Serving):
             inherited=tuple(os.environ),
             share=share,
             untested=os.environ.get(OPT_IN) == "1",
+            path=None if self.options.checkout is None else python_path(look(self.options.checkout)),
+            branch=self.options.branch,
         )

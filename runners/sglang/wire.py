@@ -76,8 +76,8 @@ def _abort(reason: dict[str, Any]) -> str | None:
 
 
 def _speculation(meta: dict[str, Any]) -> Speculation | None:
-    """Of the last event of a request that had a verify round."""
-    if "spec_verify_ct" not in meta:
+    """Of the last event of a request that had a verify round; other people's sources may lack any of the names."""
+    if not {"spec_verify_ct", "spec_num_proposed_drafts", "spec_num_correct_drafts"} <= meta.keys():
         return None
     return Speculation(
         meta["spec_verify_ct"],

@@ -94,6 +94,22 @@ def test_without_noise_the_formula_is_met_exactly() -> None:
     assert max(map(abs, quality.residuals)) < 1e-3
 
 
+def test_a_time_that_goes_with_the_context_alone_comes_back() -> None:
+    """One sequence or sixteen, a thousand tokens of cache more cost 2 ms: neither of the other two terms says so."""
+    cost = Fit(7.0, Hinges((16.0,), (0.02,)), Hinges(), 1e-4, 0.0, WIDE, context_alone=2e-3)
+    points = [
+        Point(16, batch, context, float(cost(16, batch, context)), 0.1, 999.0, 3)
+        for batch, context in ((1, 264), (2, 264), (4, 264), (8, 264), (16, 264), (1, 1032), (16, 1032))
+    ]
+    fit = fit_points(points)
+    assert max(map(abs, quality_of(fit, points).residuals)) < 2e-3
+    assert fit.context_alone == pytest.approx(2e-3, rel=0.02)
+    assert float(fit(16, 8, 640)) == pytest.approx(float(cost(16, 8, 640)), rel=2e-3)
+    assert fit_points(points[:5]).context_alone == 0.0
+    old = {name: value for name, value in fit.to_dict().items() if name != "context_alone"}
+    assert Fit.from_dict(old).context_alone == 0.0  # of a file that was written before
+
+
 def test_hinges_against_the_sum_written_out() -> None:
     fit = Fit(1.0, Hinges((2.0, 10.0), (0.5, 0.25)), Hinges((1.0,), (2.0,)), 0.01, 0.001, WIDE)
     # width 4, batch 3: 12 tokens. 1 + 0.5 x 10 + 0.25 x 2 + 2 x 2 + (0.01 x 3 + 0.001 x 12) x 100

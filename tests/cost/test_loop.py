@@ -12,7 +12,7 @@ from ddbench.cost.loop import Clocks, Requests, closed_loop
 from ddbench.errors import ConfigError
 
 ANY = Range((1, 1), (1, 1), (0, 0), (1, 1))
-FIT = Fit(3.0, Hinges((1.0, 20.0), (0.1, 0.3)), Hinges((1.0,), (0.5,)), 0.001, 0.0002, ANY)
+FIT = Fit(3.0, Hinges((1.0, 20.0), (0.1, 0.3)), Hinges((1.0,), (0.5,)), 0.001, 0.0002, ANY, context_alone=0.03)
 
 
 def step_by_step(requests: Requests, batch_size: int, fit: Fit, width: int, a_prompt_token: float) -> Clocks:

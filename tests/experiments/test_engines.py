@@ -16,6 +16,7 @@ from experiments.engines.vllm import VLLM
 from experiments.estimate import server_starts
 from experiments.plan import Facts, Planned, make_plan
 from experiments.settings import Settings, load_settings
+from experiments.shapes import Shape
 from runners.vllm.flags import reserve
 
 CONF = Path(__file__).resolve().parents[2] / "conf"
@@ -119,6 +120,17 @@ def test_room_is_kept_for_the_widest_draft() -> None:
     assert options.reserved == reserve(16)
     assert options.strategies == ("autoregressive", "dflash", "eagle", "ddtree")
     assert options.batch_sizes == (1, 8)
+
+
+def test_a_dry_run_needs_no_sglang() -> None:
+    asked = settings("engine=sglang", "engine.python=/nowhere/python", "model=tiny_hybrid", "dry_run=true")
+    sglang = engine_of("sglang")
+    tree = "ddtree", Shape(depth=15, nodes=16), sglang.flags(asked, [])
+    assert sglang.refuse_all(asked) is None
+    assert sglang.refuse(asked, *tree) is None
+    for question in (lambda real: sglang.refuse_all(real), lambda real: sglang.refuse(real, *tree)):
+        with pytest.raises(ConfigError, match=r"engine\.python"):
+            question(replace(asked, dry_run=False))
 
 
 def test_open_loops() -> None:

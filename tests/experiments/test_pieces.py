@@ -7,16 +7,23 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from hydra import compose, initialize_config_dir
 from hypothesis import given
 from hypothesis import strategies as st
+from omegaconf import OmegaConf
 
+from ddbench.__main__ import conf_folder
 from ddbench.errors import ConfigError
+from ddbench.plugins.sglang.options import Sizes
+from ddbench.plugins.sglang.state_memory import Recurrent, state_parts
 from ddbench.records import Arm, Cell, CellStatus
-from experiments.estimate import estimate, memory_gib, pair_gib
+from experiments.estimate import estimate, memory_gib, pair_gib, states_gib, target_states_gib
 from experiments.models import folder_hash, resolve
 from experiments.progress import Progress, describe, duration
 from experiments.settings import CostSettings, DrafterSettings, ModelSettings, TargetSettings, WorkloadSettings
+from experiments.state_memory import DeltaNetSettings
 from experiments.store import RunFolder
+from experiments.typed import build
 from experiments.workloads import asset_path, choose, prompts_hash, read_prompts
 from runners.base import Prompt
 
@@ -138,6 +145,53 @@ def test_memory_by_hand() -> None:
     logits = 1 * 100 * 4
     assert memory_gib(cell(), MODEL) == (weights + cache + logits) / 2**30
     assert pair_gib(MODEL) == (2 * 1_300_000 + 4096 * 2 * 4 * 2 * 8 * 2) / 2**30
+
+
+NETS = DeltaNetSettings(key_heads=2, value_heads=4, key_size=8, value_size=16, conv_kernel=4)
+HYBRID = replace(MODEL, target=replace(TARGET, attention="hybrid", kv_layers=1, delta_nets=NETS))
+
+
+def test_states_of_a_hybrid_by_hand_on_the_built_in_engine() -> None:
+    channels = 2 * 2 * 8 + 4 * 16
+    state = 4 * 4 * 8 * 16 + channels * 3 * 4
+    kept = channels * 4 + 4 * (2 * 8 + 4 * 16) + 8 * 4
+    tree = cell("ddtree", width=4, depth=7, nodes=64, batch_size=3)
+    assert states_gib(cell(batch_size=3), HYBRID) * 2**30 == 3 * 3 * state
+    assert states_gib(tree, HYBRID) * 2**30 == 3 * 3 * (state + 65 * kept)
+    assert states_gib(tree, MODEL) == 0.0
+    bare = replace(HYBRID, target=replace(HYBRID.target, delta_nets=None))
+    assert memory_gib(tree, HYBRID) == pytest.approx(memory_gib(tree, bare) + states_gib(tree, HYBRID))
+    assert estimate(tree, HYBRID, COST).states_gib == states_gib(tree, HYBRID)
+
+
+def test_states_of_a_hybrid_in_a_server_are_what_the_plug_in_counts() -> None:
+    tree = cell("ddtree", width=4, depth=7, nodes=15, batch_size=3)
+    recurrent = Recurrent(3, 2, 4, 8, 16, 4)
+    for args, running, counted in (
+        ((), None, recurrent),
+        (("--mamba-ssm-dtype", "bfloat16"), 8, replace(recurrent, element=2)),
+    ):
+        flags = tree.arm.flags | {"extra_args": args, "max_running_requests": running}
+        served = replace(tree, arm=replace(tree.arm, engine="sglang", flags=flags))
+        expected = sum(state_parts(counted, running or 3, running or 3, Sizes(16, 16, 4)).values())
+        assert states_gib(served, HYBRID) * 2**30 == expected
+
+
+def test_the_states_of_the_configured_hybrids() -> None:
+    """As docs/hybrid.md has them: 16 tokens of 8 requests, which SGLang keeps for one more, and their own states."""
+    for name, gib in (("qwen36_27b", 20.6), ("qwen36_35b_a3b", 8.7), ("tiny_hybrid", 0.0368)):
+        with initialize_config_dir(str(conf_folder()), version_base="1.3"):
+            config = OmegaConf.to_container(compose("config", overrides=[f"model={name}"]).model, resolve=True)
+        target = build(ModelSettings, config, "model").target
+        found = target_states_gib(target, "sglang", 8, 16, 2, {})
+        nodes = found * 16 / 17  # without the states of the sequences themselves
+        assert nodes == pytest.approx(gib, rel=0.01), name
+
+
+@pytest.mark.parametrize("changes", [{"attention": "full"}, {"kv_layers": None}, {"kv_layers": 4}])
+def test_delta_nets_need_layers_without_a_cache(changes: dict[str, object]) -> None:
+    with pytest.raises(ConfigError, match=r"model\.target\.delta_nets"):
+        replace(HYBRID.target, **changes)  # type: ignore[arg-type]
 
 
 STATUS = CellStatus("ok", None, None, "2026-01-01T00:00:00+00:00", 1.0, None, None)

@@ -95,7 +95,7 @@ def test_a_checkout_is_needed() -> None:
         engine_of("published").version(settings("engine=published"))
 
 
-@pytest.mark.parametrize("engine", ["reference", "sglang", "vllm"])
+@pytest.mark.parametrize("engine", ["reference", "vllm"])
 def test_other_engines_are_told_where_a_branch_goes(engine: str) -> None:
     with pytest.raises(ConfigError, match=r"engine\.checkout='there': null: .* engine\.python names that"):
         settings(f"engine={engine}", "engine.checkout=there")

@@ -18,6 +18,7 @@ from ddbench.errors import ConfigError
 from ddbench.records import Arm
 from experiments import report
 from reports.aggregate import analyse
+from reports.choose import labelled
 from reports.compare import build_comparison
 from reports.compare.match import Matched, match
 from reports.compare.measures import _quotient
@@ -155,6 +156,24 @@ def test_several_arms_of_one_shape_are_told_apart_by_what_differs_within_a_run(t
         ("first", "first"),
         ("second", "second"),
     ]
+
+
+def test_policies_of_two_cost_files_are_told_apart(tmp_path: Path) -> None:
+    """In one run each finds itself and its label names its costs; between two runs the costs are what differs."""
+    first, second = (arm("ddtree", None, 3, 8, policy="cost_optimal", cost=name * 8) for name in ("aa", "bb"))
+    tree = arm("ddtree", None, 3, 8)
+    ours = write(tmp_path / "x" / "a", (tree, first, second))
+    theirs = write(tmp_path / "x" / "b", (tree, second, first), engine_version="0.2.0")
+    pairs = [pair for pair in matched(ours, theirs).pairs if pair.ours.row["policy"]]
+    assert sorted((p.ours.row["cost"], p.theirs.row["cost"]) for p in pairs) == [("aa" * 8,) * 2, ("bb" * 8,) * 2]
+    labels = set(labelled(analyse(read_run(ours)).frame)["label"])
+    assert len(labels) == 3
+    assert sum(label.endswith(" cost aaaaaaaa") for label in labels) == 1
+    alone = matched(write(tmp_path / "x" / "c", (tree, first)), write(tmp_path / "x" / "d", (tree, second)))
+    told = {pair.ours.row["policy"]: pair.differs for pair in alone.pairs}
+    assert told["cost_optimal"]["cost"] == ("aa" * 8, "bb" * 8)
+    assert "cost" not in told[None]
+    assert not any(" cost " in label for label in labelled(analyse(read_run(tmp_path / "x" / "c")).frame)["label"])
 
 
 def test_what_stays_ambiguous_is_no_pair(tmp_path: Path) -> None:

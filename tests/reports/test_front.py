@@ -153,6 +153,22 @@ def test_an_attached_server_is_believed_and_its_flags_are_not_known(tmp_path: Pa
     assert "attached servers: that the autoregressive arm has the same flags is not known" in text
 
 
+def test_a_rivals_trees_are_named_and_not_compared_across_overlap(tmp_path: Path) -> None:
+    """A branch that forces overlap scheduling off on its trees, beside arms that have it; then all without."""
+    tree = replace(arm("ddtree", 2, 3, 8), engine_version=AUTOREGRESSIVE.engine_version)
+    for name, overlap in (("apart", True), ("alike", False)):
+        run = tmp_path / "synthetic" / name
+        write_run(run, replace(PLAN, shapes={}))
+        for system, own in ((AUTOREGRESSIVE, overlap), (CHAIN, overlap), (tree, False)):
+            write_cell(run, PLAN, cell(PLAN, flagged(system, branch="theirs", overlap=own), 1))
+        text = built(run)
+        line = next(line for line in top(text).splitlines() if "somebody else's code" in line)
+        assert line.startswith("> **ddtree w2 d3 n8 (rival: theirs)")
+        assert ("without overlap scheduling, which the branch forces on them" in line) == overlap
+        assert ("## Refused comparisons" in text) == overlap
+        assert "autoregressive (rival" not in text
+
+
 def test_a_server_of_our_own_has_no_such_line(run: Path) -> None:
     write_cell(run, PLAN, cell(PLAN, flagged(CHAIN, block_size=None), 1))
     text = built(run)

@@ -194,17 +194,25 @@ class DDTreeWorker(TreeWorker):
         return torch.full((rows,), length, dtype=torch.int32, device=self.device)
 
     def _extend_drafter_cache(self, walk: Walk, rows: int, hidden: Tensor | None) -> None:
-        """Target features of the accepted path into the drafter's cache, at the path's new places."""
+        """Target features of the accepted path into the drafter's cache, at the path's new places.
+
+        A step without the drafter verified its roots alone: their features are all there is, and nothing is projected
+        for the rest of a block.
+        """
         assert self.windows is not None
         if hidden is None:
             raise RuntimeError("ddbench: the verify pass returned no hidden states")
-        gathered = torch.empty((rows * self.sizes.block, hidden.shape[-1]), dtype=hidden.dtype, device=hidden.device)
-        self.ops.gather_rows(walk, hidden, gathered)
-        places = self._draft_places(rows)
+        block = self.sizes.block
+        places, positions = self._draft_places(rows).view(rows, block), self.windows.chain[:rows]
+        if self._stage.drafts:
+            gathered = torch.empty((rows * block, hidden.shape[-1]), dtype=hidden.dtype, device=hidden.device)
+            self.ops.gather_rows(walk, hidden, gathered)
+        else:
+            gathered, places, positions = hidden, places[:, :1], positions[:, :1]
         self._append_target_hidden_to_draft_kv_by_loc(
             target_hidden=gathered,
-            cache_loc=places,
-            cache_loc_2d=places.view(rows, self.sizes.block),
-            positions=self.windows.chain[:rows].view(-1),
+            cache_loc=places.reshape(-1),
+            cache_loc_2d=places,
+            positions=positions.reshape(-1),
             commit_lens=walk.commit_lens[:rows],
         )

@@ -24,7 +24,6 @@ SHORT = ("load.max_new_tokens=14", "workload.max_prompts=3", "record.nodes=12", 
 ENGINE = (
     "engine=sglang",
     "engine.flags.context_length=512",
-    "engine.dtype=float32",
     "engine.start_timeout_s=120",
 )
 

@@ -16,7 +16,7 @@ from engines import write_stand_in
 from ddbench.cost.file import save_cost
 from ddbench.cost.points import Point
 
-SMALL = ("sweep.batch_size=[1]", "engine=sglang", "engine.flags.context_length=512", "engine.dtype=float32")
+SMALL = ("sweep.batch_size=[1]", "engine=sglang", "engine.flags.context_length=512")
 LONGER = ("load.max_new_tokens=6", "workload.max_prompts=2", "engine.start_timeout_s=120")
 
 

@@ -7,6 +7,7 @@ import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import pytest
@@ -146,6 +147,27 @@ def test_an_evidence_file_becomes_a_cost_file(make: Make) -> None:
     refitted = run(make("model=qwen3_8b", f"step_cost.evidence={summary['cost']}", "step_cost.page=false"), "again")
     again = load_cost(refitted["cost"])
     assert (again.fits, again.fingerprint) == (cost.fits, cost.fingerprint)
+
+
+def test_the_h200s_fit_tells_what_was_not_fitted(make: Make, tmp_path: Path) -> None:
+    """The figures that docs/step_cost.md states, from the files that it names."""
+    folder, kept = ROOT / "docs" / "evidence", tmp_path / "kept.json"
+    asked = (f"step_cost.evidence={folder / 'step_cost_h200.json'}", f"step_cost.against={folder / 'sglang.json'}")
+    summary = run(make("model=qwen3_8b", *asked, f"step_cost.kept={kept}", "step_cost.page=false"), "h200")
+    assert summary["fit"] == run(make("model=qwen3_8b", asked[0], "step_cost.page=false"), "h200_again")["fit"]
+    told = json.loads(kept.read_text())
+    assert told["measured"]["errors"] == summary["against"]
+    assert told["gpu"] == "NVIDIA H200"
+    errors: dict[tuple[str, int], list[float]] = {}
+    for row in told["measured"]["rows"]:
+        errors.setdefault((row["what"], row["verify_width"]), []).append(abs(row["error"]))
+    fitted = {point.verify_width for point in load_cost(summary["cost"]).points["ddtree"]}
+    assert fitted == {8, 32, 128}
+    assert max(errors["round_ms", 64]) < 0.05
+    assert median([each for values in errors.values() for each in values]) < 0.05
+    assert summary["against"]["tokens_per_s"]["median"] < 0.05 < max(errors["tokens_per_s", 17])  # past a tile
+    with pytest.raises(ConfigError, match=r"step_cost\.kept=.*null without step_cost\.against"):
+        run(make("model=qwen3_8b", asked[0], f"step_cost.kept={kept}"), "refused")
 
 
 def test_engines_of_sglang_are_asked_in_turns(make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

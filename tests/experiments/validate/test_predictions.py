@@ -23,7 +23,7 @@ def committed() -> Any:
 
 def test_the_file_follows_from_the_figures_in_it() -> None:
     data = committed()
-    assert predictions(data["h200_round_ms"]) == data
+    assert predictions(data["h200_round_ms"], data["h200_sglang"]) == data
 
 
 def test_a_pass_by_hand() -> None:
@@ -51,8 +51,9 @@ def test_scaling_by_hand() -> None:
 
 def test_no_prediction_is_below_the_roofline_or_wider_than_told() -> None:
     for name in ("pro6000_workstation", "pro6000_server", "pro6000_max_q"):
-        rounds = [one for one in MACHINES[name].predictions if one.key.startswith("round_ms.")]
-        assert len(rounds) == 12
+        both = (*MACHINES[name].predictions, *MACHINES[f"{name}_sglang"].predictions)
+        rounds = [one for one in both if one.key.startswith("round_ms.")]
+        assert len(rounds) == 2 * 12
         for one in rounds:
             assert one.low is not None
             assert one.high is not None
@@ -63,7 +64,26 @@ def test_every_line_says_where_it_is_from() -> None:
     for machine in MACHINES.values():
         for one in machine.predictions:
             assert len(one.origin) > 10
-            assert one.key.startswith("round_") <= (one.engine == "vllm")
+            assert one.engine in (None, *machine.engines)
+            assert one.key.startswith("round_") <= (one.engine is not None)
+
+
+def test_what_is_predicted_under_sglang_by_hand() -> None:
+    """The evidence of the H200: 0.7917 of 144 answers are 3 x sqrt(0.7917 x 0.2083 / 144) = 0.1015 above the least."""
+    committed_figures = committed()["h200_sglang"]
+    lines = {one.key: one for one in MACHINES["h200_sglang"].predictions}
+    share = committed_figures["identity_share"]["dflash_16"]
+    assert share == 0.7917
+    assert lines["lossless_share.dflash_16.batch_8"].low == pytest.approx(0.690, abs=5e-4)
+    assert lines["lossless_share.dflash_16.batch_8"].prompts == 144
+    assert lines["acceptance_length.ddtree_64.batch_1"].low == pytest.approx(0.96 * 5.6566, abs=5e-4)
+    assert lines["kv_tokens.ddtree_64"].low == 36 * 1024  # 32 x (1024 + 128) = 36 x 1024
+    assert lines["weights_gib.dflash_16"].described == "17.124 to 17.296"  # 15.28 + 1.95 in the log there
+    low, high = committed_figures["round_ms"]["ddtree_16"][32]
+    assert lines["round_ms.ddtree_16.batch_32"].low == pytest.approx(0.85 * low, abs=5e-3)
+    assert lines["round_ms.ddtree_16.batch_32"].high == pytest.approx(1.15 * high + 1.0, abs=5e-3)
+    assert MACHINES["h200_sglang"].tiny.dtype == "bfloat16"
+    assert {each.tiny.dtype for each in MACHINES.values() if "sglang" not in each.engines} == {"float32"}
 
 
 @pytest.mark.parametrize(
@@ -74,7 +94,10 @@ def test_every_line_says_where_it_is_from() -> None:
         (None, "sglang", None),
         ("NVIDIA H200", "vllm", "h200"),
         ("NVIDIA H200", "reference", None),
-        (WORKSTATION, "sglang", "pro6000_workstation"),
+        ("NVIDIA H200", "sglang", "h200_sglang"),
+        (WORKSTATION, "sglang", "pro6000_workstation_sglang"),
+        (WORKSTATION, "vllm", "pro6000_workstation"),
+        (WORKSTATION.replace("Workstation", "Server"), "sglang", "pro6000_server_sglang"),
         (WORKSTATION.replace("Workstation", "Max-Q Workstation"), "vllm", "pro6000_max_q"),
         (WORKSTATION.replace("Workstation", "Server"), "vllm", "pro6000_server"),
         ("NVIDIA A100", "vllm", None),
@@ -87,6 +110,8 @@ def test_which_machine(gpu: str | None, engine: str, name: str | None) -> None:
 
 def test_a_named_machine_must_be_known() -> None:
     assert choose(MACHINES, "h200", None, "reference") is MACHINES["h200"]
+    assert choose(MACHINES, "h200", None, "sglang") is MACHINES["h200_sglang"]
+    assert choose(MACHINES, "pro6000_max_q_sglang", None, "sglang") is MACHINES["pro6000_max_q_sglang"]
     with pytest.raises(ConfigError, match=r"validate.machine='b200'.*pro6000_workstation"):
         choose(MACHINES, "b200", None, "vllm")
 
@@ -112,7 +137,12 @@ def test_a_bad_file_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"validate\.predictions=.*a file of predictions"):
         read_machines(tmp_path / "none.yaml")
     with pytest.raises(ConfigError, match=r"validate\.evidence=.*with round times"):
-        write(tmp_path / "out.yaml", tmp_path / "none.json")
+        write(tmp_path / "out.yaml", tmp_path / "none.json", tmp_path / "none.json")
+    vllm, sglang = (COMMITTED.parents[2] / "docs" / "evidence" / f"{engine}.json" for engine in ("vllm", "sglang"))
+    with pytest.raises(ConfigError, match=r"validate\.evidence_sglang=.*with round times"):
+        write(tmp_path / "out.yaml", vllm, vllm)
+    write(tmp_path / "out.yaml", vllm, sglang)
+    assert set(read_machines(tmp_path / "out.yaml")) == set(MACHINES)
 
 
 def test_what_is_predicted_in_words() -> None:

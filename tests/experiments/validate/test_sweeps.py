@@ -12,6 +12,7 @@ from omegaconf import OmegaConf
 from tokenizers import Tokenizer
 
 from ddbench.__main__ import conf_folder
+from ddbench.errors import ConfigError
 from experiments.engines import engine_of
 from experiments.settings import load_settings
 from experiments.shapes import grid
@@ -43,9 +44,13 @@ def test_random_weights_at_real_dimensions(engine: str, tmp_path: Path) -> None:
     found = [
         (strategy, shape.nodes or shape.depth)
         for strategy in settings.sweep.strategy
-        for shape, _ in grid(strategy, settings.sweep, settings.model, False)
+        for shape, _ in _shapes(settings, strategy)
     ]
     assert found == [("autoregressive", None), ("dflash", 15), ("ddtree", 15), ("ddtree", 63)]
+    if engine == "sglang":  # of what was predicted: the pool that a server is given
+        shapes = [(strategy, shape) for strategy in settings.sweep.strategy for shape, _ in _shapes(settings, strategy)]
+        lines = {one.key: one for one in read_machines()["pro6000_workstation_sglang"].predictions}
+        assert engine_of(engine).flags(settings, shapes)["kv_tokens"] == lines["kv_tokens.ddtree_64"].low
     tokenizer = Tokenizer.from_file(str(tmp_path / "target" / "tokenizer.json"))
     rows = [json.loads(line) for line in (tmp_path / "prompts.jsonl").read_text().splitlines()]
     assert len({row["turns"][0] for row in rows}) == 32
@@ -54,10 +59,23 @@ def test_random_weights_at_real_dimensions(engine: str, tmp_path: Path) -> None:
     assert (config["block_size"], config["dflash_config"]["mask_token_id"]) == (16, settings.model.dflash.mask_token_id)  # type: ignore[union-attr]
 
 
+def _shapes(settings: Any, strategy: str) -> Any:
+    return grid(strategy, settings.sweep, settings.model, False)
+
+
 def test_the_tiny_pair() -> None:
     plan = read_machines()["h200"].tiny
     trees, chain = (load_settings(each, "id") for each in sweeps.tiny(composed("engine=vllm"), plan, None, None))
     assert {each.engine.dtype for each in (trees, chain)} == {"float32"}
+    served = read_machines()["h200_sglang"].tiny
+    (half, _) = (load_settings(each, "id") for each in sweeps.tiny(composed("engine=sglang"), served, None, None))
+    assert half.engine.dtype == "bfloat16"
+    assert engine_of("sglang").flags(half, [])["context_length"] == 2048
+    (whole, _) = (load_settings(each, "id") for each in sweeps.tiny(composed("engine=sglang"), plan, None, None))
+    with pytest.raises(
+        ConfigError, match=r"engine\.dtype='float32': bfloat16 or float16: SGLang's norm kernels have no"
+    ):
+        engine_of("sglang").flags(whole, [])
     assert (trees.sweep.nodes, trees.load.max_new_tokens, trees.workload.max_prompts) == ((15, 63), 128, None)
     assert (chain.sweep.strategy, chain.sweep.width, chain.sweep.nodes) == (("autoregressive", "eagle"), (1,), (5,))
 

@@ -83,6 +83,15 @@ def test_what_server_logs_say() -> None:
     assert measure.backends(log) == "CUSTOM, TRITON_ATTN"
     assert measure.backends("server_args=ServerArgs(attention_backend='triton', x=1)") == "triton"
     assert (measure.weights_gib(log), measure.kv_tokens(log)) == (17.22, 25568.0)
+    start = (
+        "server_args=ServerArgs(attention_backend='triton', max_total_tokens=27648)\n"
+        "Load weight end. elapsed=0.12 s, type=Qwen3ForCausalLM, avail mem=32.95 GB, mem usage=15.28 GB.\n"
+        "Load weight end. elapsed=0.01 s, type=DFlashDraftModel, avail mem=30.80 GB, mem usage=1.95 GB.\n"
+        "ddbench: DDTREE plugin registered: N=16 B=16 K=15 backend=TritonAttnBackend attention=own mask=on rows=64\n"
+        "max_total_num_tokens=27648, chunked_prefill_size=8192, context_len=1024, available_gpu_mem=24.15 GB\n"
+    )
+    assert measure.backends(start) == "triton, own"
+    assert (measure.weights_gib(2 * start), measure.kv_tokens(2 * start)) == (17.23, 27648.0)
     assert (measure.backends(""), measure.weights_gib(""), measure.kv_tokens("")) == (None, None, None)
 
 

@@ -10,6 +10,7 @@ import threading
 import time
 import urllib.request
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -190,6 +191,9 @@ def test_facts_of_a_host_and_what_differs_from_its_config(with_card: tuple[SshSe
         "process 4321 (/usr/bin/python3, 2048 MiB) computes on GPU 0 too",
     ):
         assert words in said
+    anywhere = replace(config, gpus=None)
+    assert differences(anywhere, facts, [1]) == [], "of a GPU that the engine does not use nothing is said"
+    assert [len(differences(anywhere, facts, mine)) for mine in ([0], ["GPU-1"], None)] == [4, 4, 4]
     assert "memory clock" not in said
     assert "host.gpu_name" not in said
     slower = differences(server.config(memory_clock_mhz=14500, gpu_name="H200"), facts)

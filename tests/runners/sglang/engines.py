@@ -24,7 +24,7 @@ FACTS = {{"python": "3.12", "version": {version!r}, "torch": "2.11.0+cu130", "gp
 if sys.argv[1].endswith("probe_script.py"):
     print(json.dumps(FACTS))
     sys.exit()
-paths = [{stand_in!r}, {root!r}, os.environ.get("PYTHONPATH", "")]
+paths = [os.environ.get("PYTHONPATH", ""), {stand_in!r}, {root!r}]
 os.environ["PYTHONPATH"] = os.pathsep.join(path for path in paths if path)
 SAYS = {says!r}
 if SAYS is not None:

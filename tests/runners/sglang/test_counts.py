@@ -5,13 +5,20 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import replace
 
+from engines import cell
 from hypothesis import given
 from hypothesis import strategies as st
+from sglang_arms import arm
 
+from experiments.fallback import fallback
+from runners.base import Prompt
 from runners.client import Completion
 from runners.completions import Speculation, TokenRequest
 from runners.counts import SpecCounters
 from runners.judge import Expected, judge
+from runners.load import LoadResult
+from runners.prompts import Tokenized
+from runners.rows import Sent, request_rows, round_rows
 from runners.sglang.counts import tally
 
 DRAFTED = 7
@@ -101,3 +108,26 @@ def test_trees_of_unknown_size_have_no_count_of_drafted_tokens() -> None:
     assert [each.drafted for counts in found.requests for each in counts.by_round or ()] == [None] * 3
     assert judge(Expected(DRAFTED, fewer=True), made, found, None) == ("ok", None)
     assert SpecCounters(3, None).since(SpecCounters(1, 2)) == SpecCounters(2, None)
+
+
+def test_what_other_peoples_sources_do_not_count_is_null() -> None:
+    """Of a stock server it is a failure: it did not speculate."""
+    silent = [replace(completion([2, 1]), speculation=None), replace(completion([0]), speculation=None)]
+    unknown = tally(silent, DRAFTED, others=True)
+    assert judge(Expected(DRAFTED), silent, unknown, None) == ("ok", None)
+    status, reason = judge(Expected(DRAFTED), silent, tally(silent, DRAFTED), None)
+    assert (status, reason) == ("failed", "no draft was counted: speculation was not active")
+    asked = [Sent(Tokenized(Prompt("p", "d", "c", ("t",)), (1, 2)), 0, each.request) for each in silent]
+    load = LoadResult(tuple(silent), (0.0, 0.0), 0.0, 9.0, 1)
+    measured = cell(arm("ddtree"))
+    rows = request_rows(measured, asked, load, unknown)
+    counts = ("rounds", "drafted", "accepted", "accepted_raw", "accept_histogram")
+    assert {tuple(row[name] for name in counts) for row in rows} == {(None,) * 5}
+    assert [row["output_tokens"] for row in rows] == [6, 2]
+    assert round_rows(measured, asked, unknown) is None
+    assert fallback(measured.arm, rows) == (
+        "suspect",
+        "the engine does not tell its verify rounds: that it speculated is not known",
+    )
+    told = [replace(completion([2, 1]), speculation=None), completion([0])]
+    assert tally(told, DRAFTED, others=True).known  # one that counts does, and the other had no round

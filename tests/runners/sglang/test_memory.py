@@ -15,6 +15,7 @@ from sglang_arms import FOLDERS, GIVEN, GPU, arm
 
 import ddbench
 from ddbench.plugins.sglang.memory import GIB, slack_bytes
+from ddbench.plugins.sglang.state_memory import Recurrent, state_parts
 from ddbench.records import Arm
 from runners.base import EngineFailure, ModelFiles
 from runners.hosts import LocalHost, agent
@@ -41,6 +42,26 @@ def test_memory_is_predicted_from_the_checkpoints() -> None:
     assert narrow["total"] == pytest.approx(sum(size for name, size in narrow.items() if name != "total"), abs=1e-3)
     assert wide["logits"] == pytest.approx(4 * narrow["logits"], rel=0.05)
     assert predicted(arm("dflash")).gib()["kv_target"] == narrow["kv_target"]
+
+
+def test_a_hybrid_s_states_are_predicted_too(tmp_path: Path) -> None:
+    hybrid = ASSETS / "hybrid"
+    text = json.loads((hybrid / "target" / "config.json").read_text())
+    seeing = tmp_path / "target"
+    shutil.copytree(hybrid / "target", seeing)
+    (seeing / "config.json").write_text(json.dumps({"model_type": "qwen3_5", "text_config": text}))
+    for target in (hybrid / "target", seeing):
+        files = ModelFiles(str(target), dflash=str(hybrid / "dflash"), block_size=16)
+        found = predicted(arm("ddtree", nodes=15), files)
+        assert (found.target.layers, found.setup.sizes.verify_width) == (2, 16)
+        requests = found.setup.requests
+        expected = state_parts(Recurrent(4, 2, 4, 64, 64, 4), requests, requests, found.setup.sizes)
+        gib = found.gib()
+        assert {name: gib[name] for name in expected} == {name: round(v / GIB, 4) for name, v in expected.items()}
+    halved = replace(GIVEN, extra_args=("--mamba-ssm-dtype", "bfloat16"))
+    assert predicted(arm("ddtree", halved, nodes=15), files).target.recurrent == Recurrent(
+        4, 2, 4, 64, 64, 4, element=2
+    )
 
 
 @pytest.mark.parametrize(

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 from sglang_arms import FOLDERS, GIVEN, GPU, SHAPES, arm
 
+import ddbench
 from ddbench.errors import ConfigError
 from ddbench.plugins.sglang import backends
 from runners.base import EngineFailure
@@ -15,7 +17,9 @@ from runners.sglang import info, plugin_log
 from runners.sglang.command import Machine, arguments
 from runners.sglang.flags import Demands, pool, reserve, resolve
 from runners.sglang.refusals import CHAIN_ONLY, Asked, refuse
+from runners.sglang.targets import missing_form
 
+ASSETS = Path(ddbench.__file__).parent / "assets"
 FLAGS = resolve(GIVEN, GPU)
 
 
@@ -77,16 +81,27 @@ def test_what_the_tree_cannot_be_run_with(flags: dict[str, Any], word: str) -> N
 def test_trees_have_bounds() -> None:
     assert refuse(asked("ddtree", nodes=127)) is None
     assert "nodes 128 > 127" in (refuse(asked("ddtree", nodes=128)) or "")
-    assert "recurrent" in (refuse(asked("ddtree", attention="hybrid")) or "")
     assert "not 0.5.20" in (refuse(asked("ddtree", version="0.5.20")) or "")
     assert refuse(asked("dflash", attention="hybrid", version="0.5.20")) is None
 
 
 def test_hybrid_targets_where_they_are_shown(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(backends.HYBRID, "0.5.17", {"sm_90": "correct", "sm_120": "untested"})
     assert refuse(asked("ddtree", attention="hybrid")) is None
+    assert refuse(asked("ddtree", attention="hybrid", version="0.5.23")) is None
     assert "prefix_cache" in (refuse(asked("ddtree", {"prefix_cache": True}, attention="hybrid")) or "")
     assert "trtllm" in (refuse(asked("ddtree", {"attention_backend": "trtllm_mha"}, attention="hybrid")) or "")
+    monkeypatch.setitem(backends.HYBRID, "0.5.17", {"sm_90": "opt-in", "sm_120": "opt-in"})
+    assert "recurrent" in (refuse(asked("ddtree", attention="hybrid")) or "")
+
+
+def test_a_form_of_a_target_that_a_version_lacks(tmp_path: Path) -> None:
+    hybrid, dense = (ASSETS / name / "target" for name in ("hybrid", "."))
+    said = missing_form(hybrid, "0.5.17") or ""
+    assert "has no Qwen3_5ForCausalLM" in said
+    assert "Qwen3_5ForConditionalGeneration alone" in said
+    assert missing_form(hybrid, "0.5.23") is None
+    assert missing_form(dense, "0.5.17") is None
+    assert missing_form(tmp_path, "0.5.17") is None, "on another machine, or on the hub"
 
 
 def test_settings_that_device_or_plan_rule_out() -> None:
@@ -95,9 +110,12 @@ def test_settings_that_device_or_plan_rule_out() -> None:
         ({"min_free_slots_delay": None}, GPU, "engine.flags.min_free_slots_delay"),
         ({"context_length": 100}, GPU, "engine.flags.context_length"),
         ({}, replace(GPU, device="cpu"), "engine.device"),
+        ({}, replace(GPU, dtype="float32"), "engine.dtype"),
     ):
         with pytest.raises(ConfigError, match=f"{key}="):
             resolve(replace(GIVEN, **changes), demands)
+    for dtype in ("bfloat16", "float16", None):
+        resolve(GIVEN, replace(GPU, dtype=dtype))
     for name, bad in (("page_size", 0), ("mem_fraction_static", 1.0), ("chunked_prefill_size", 0)):
         with pytest.raises(ConfigError, match=f"engine.flags.{name}="):
             replace(GIVEN, **{name: bad})
