@@ -28,6 +28,7 @@ from experiments.sglang_evidence.tiny_checks import pair_of
 from experiments.sglang_evidence.turns import take_turns
 
 SKIPPED, ROUNDS = 40, 200  # steps before the profile begins, and in it
+ANSWERS = 12  # at most, until a profile is there
 SHOWN = 40  # functions, of the largest own time
 REPEATS, TOKENS = 5, 512
 ARMS = (
@@ -44,6 +45,8 @@ def measure(job: Job) -> dict[str, Any]:
     job.logs.mkdir(parents=True, exist_ok=True)
     plain = [arm for arm in ARMS if job.arms is None or arm.name in job.arms]
     dumps = {arm.name: (job.logs / f"{arm.name}_profile.json").resolve() for arm in plain}
+    for dump in dumps.values():
+        dump.unlink(missing_ok=True)
     profiled = [
         replace(arm, name=arm.name + PROFILED, hooks=("host_profile",), env={DUMP: str(dumps[arm.name])})
         for arm in plain
@@ -64,9 +67,10 @@ def measure(job: Job) -> dict[str, Any]:
             say(f"batch {batch}: {medians} ms a step")
             job.save(result)
         for arm in profiled:
+            dump = dumps[arm.name.removesuffix(PROFILED)]
             engine = fleet.engines.get(arm.name)
-            if engine is not None:
-                _until_written(engine, dumps[arm.name.removesuffix(PROFILED)], job.prompts[: batches[0]])
+            if engine is not None and not _written(engine, dump, job.prompts[: batches[0]]):
+                fleet.failed[arm.name] = f"{arm.name}: wrote no profile in {ANSWERS} answers"
     for name, dump in dumps.items():
         if dump.exists():
             result["profile"][name] = found = json.loads(dump.read_text())
@@ -76,41 +80,63 @@ def measure(job: Job) -> dict[str, Any]:
     return result
 
 
-def _until_written(engine: Engine, dump: Path, prompts: list[list[int]]) -> None:
+def _written(engine: Engine, dump: Path, prompts: list[list[int]]) -> bool:
     """Answers until the engine has seen as many steps as a profile takes; a speculative step emits several tokens."""
-    for _ in range(8):
-        if dump.exists():
-            return
+    for _ in range(ANSWERS):
         step_ms(engine, prompts, TOKENS)
+        if dump.exists():
+            return True
+    return False
 
 
 def install() -> None:
     """Inside the engine: profiles steps of the scheduler that decode, and writes what they cost to ``DUMP``."""
     from sglang.srt.managers.scheduler import Scheduler
 
-    Scheduler.run_batch = profiling(Scheduler.run_batch, Path(os.environ[DUMP]))
+    watch = Watch(Path(os.environ[DUMP]))
+    Scheduler.get_next_batch_to_run = watch.around(Scheduler.get_next_batch_to_run)
 
 
-def profiling(stock: Callable[..., Any], dump: Path) -> Callable[..., Any]:
-    """``run_batch`` that starts the profiler after ``SKIPPED`` batches that decode, and ends it ``ROUNDS`` later.
+class Watch:
+    """Python's profiler, on from one batch that decodes to the next, ``ROUNDS`` times after the first ``SKIPPED``.
 
-    It stays on between the calls, so that all of the scheduler's loop is in it.
+    All of the scheduler's loop is in it, but for prefills and for the time between answers, when nothing is to be run.
     """
-    profile, seen, began = cProfile.Profile(), 0, 0.0
 
-    def run_batch(self: Any, batch: Any, *args: Any, **kwargs: Any) -> Any:
-        nonlocal seen, began
-        if batch.forward_mode.is_decode():
-            seen += 1
-            if seen == SKIPPED:
-                began = time.perf_counter()
-                profile.enable()
-            elif seen == SKIPPED + ROUNDS:
-                profile.disable()
-                dump.write_text(json.dumps(_told(profile, time.perf_counter() - began)))
-        return stock(self, batch, *args, **kwargs)
+    def __init__(self, dump: Path) -> None:
+        self._dump, self._profile = dump, cProfile.Profile()
+        self._skipped = self._rounds = 0
+        self._seconds = 0.0
+        self._began: float | None = None  # of the step that is watched
 
-    return run_batch
+    def around(self, stock: Callable[..., Any]) -> Callable[..., Any]:
+        """``stock`` returns a plan with the batch that the scheduler is to run now, or None in its place."""
+
+        def next_plan(scheduler: Any, *args: Any, **kwargs: Any) -> Any:
+            plan = stock(scheduler, *args, **kwargs)
+            self._end()
+            batch = plan.batch_to_run
+            if batch is not None and batch.forward_mode.is_decode() and self._rounds < ROUNDS:
+                self._begin()
+            return plan
+
+        return next_plan
+
+    def _begin(self) -> None:
+        self._skipped += 1
+        if self._skipped > SKIPPED:
+            self._began = time.perf_counter()
+            self._profile.enable()
+
+    def _end(self) -> None:
+        if self._began is None:
+            return
+        self._profile.disable()
+        self._seconds += time.perf_counter() - self._began
+        self._began = None
+        self._rounds += 1
+        if self._rounds == ROUNDS:
+            self._dump.write_text(json.dumps(_told(self._profile, self._seconds)))
 
 
 def _told(profile: cProfile.Profile, seconds: float) -> dict[str, Any]:

@@ -7,34 +7,46 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from experiments.sglang_evidence.host import ROUNDS, SKIPPED, profiling
+from experiments.sglang_evidence.host import ROUNDS, SKIPPED, Watch
 
 
-def mode(decodes: bool) -> Any:
-    return SimpleNamespace(is_decode=lambda: decodes)
+def batch(decodes: bool) -> Any:
+    return SimpleNamespace(forward_mode=SimpleNamespace(is_decode=lambda: decodes))
 
 
-def work(batch: Any) -> int:
-    return sum(range(batch.size))
+def work() -> int:
+    return sum(range(10))
 
 
-def test_a_profile_holds_the_steps_after_the_first_ones(tmp_path: Path) -> None:
-    dump, seen = tmp_path / "profile.json", []
+def idle() -> int:
+    return sum(range(1000))
 
-    def run_batch(scheduler: Any, batch: Any, more: int) -> int:
-        seen.append(more)
-        return work(batch)
 
-    run = profiling(run_batch, dump)
-    prefill, step = (
-        SimpleNamespace(size=10, forward_mode=SimpleNamespace(is_decode=lambda on=on: on)) for on in (0, 1)
-    )
-    for turn in range(SKIPPED + ROUNDS):
-        assert not dump.exists()
-        assert run(None, step, turn) == run(None, prefill, -1) == 45
-    found = json.loads(dump.read_text())
-    assert seen[:2] == [0, -1]
-    (row,) = [row for row in found["functions"] if row["name"].endswith(" work")]
-    assert row["calls"] == 2.0  # of a step, and of the prefill beside it: all of the loop is in the profile
-    assert 0 < row["own_us"] <= row["all_us"]
-    assert found["ms_a_step"] > 0
+def prefill() -> int:
+    return sum(range(100))
+
+
+def test_a_profile_holds_steps_alone(tmp_path: Path) -> None:
+    """Answers of seven steps, a prefill before each and idle turns after it, which the scheduler's loop has too."""
+    dump = tmp_path / "profile.json"
+    queue: list[Any] = []
+    following = Watch(dump).around(lambda scheduler: SimpleNamespace(batch_to_run=queue.pop(0)))
+    steps = 0
+    while not dump.exists():
+        queue.extend([batch(False), *[batch(True)] * 7, None, None])
+        while queue:
+            found = following(None).batch_to_run
+            if found is None:
+                idle()
+            elif found.forward_mode.is_decode():
+                steps += 1
+                work()
+            else:
+                prefill()
+        assert steps <= SKIPPED + ROUNDS + 7
+    told = json.loads(dump.read_text())
+    names = {row["name"].rpartition(" ")[2]: row for row in told["functions"]}
+    assert names["work"]["calls"] == 1.0
+    assert 0 < names["work"]["own_us"] <= names["work"]["all_us"]
+    assert not {"idle", "prefill"} & set(names)
+    assert told["ms_a_step"] > 0
