@@ -67,7 +67,7 @@ def tried(point: Point, device: Device) -> list[Plan]:
 def rule(point: Point, device: Device) -> Plan:
     """What a server launches, which does not know the context."""
     sizes = (HEADS, KV_HEADS, HEAD, device.multiprocessors)
-    return plan(point.width, point.batch, None, *sizes, element=2, shared=device.shared)
+    return plan(point.width, point.batch, *sizes, element=2, shared=device.shared)
 
 
 def to_compile(asked: Sequence[Point], device: Device) -> list[tuple[int, Plan]]:

@@ -167,10 +167,12 @@ def environment(config: HostConfig, used: Sequence[Gpu] | None = None) -> dict[s
 
 def differences(config: HostConfig, facts: Mapping[str, Any], used: Sequence[Gpu] | None = None) -> list[str]:
     """Where a host is not as ``host`` says, or is not ours alone; a sentence each. A value that is null on either side
-    is compared with nothing. ``used``: of these GPUs alone; None for all that ``host.gpus`` names."""
+    is compared with nothing. ``used``: of these GPUs alone; for None, or with a name that no GPU has (a part of
+    one, say), of all that ``host.gpus`` names."""
     gpus = [gpu for gpu in facts.get("gpus") or [] if config.gpus is None or gpu.get("index") in config.gpus]
-    if used is not None:
-        gpus = [gpu for gpu in gpus if gpu.get("index") in used or gpu.get("uuid") in used]
+    unknown = [name for name in used or () if isinstance(name, str) and not any(_is(gpu, name) for gpu in gpus)]
+    if used is not None and not unknown:
+        gpus = [gpu for gpu in gpus if any(_is(gpu, each) for each in used)]
     lines = [line for gpu in gpus for line in _of_gpu(config, gpu)]
     if config.gpus is not None:
         seen = [gpu.get("index") for gpu in facts.get("gpus") or []]
@@ -187,6 +189,13 @@ def differences(config: HostConfig, facts: Mapping[str, Any], used: Sequence[Gpu
                 "too: times are those of a shared card"
             )
     return lines
+
+
+def _is(gpu: Mapping[str, Any], which: Gpu) -> bool:
+    """Whether that is its number, or the beginning of its UUID, which is how CUDA takes one."""
+    if isinstance(which, int):
+        return bool(gpu.get("index") == which)
+    return str(gpu.get("uuid")).lower().startswith(which.lower())
 
 
 def sku_of(name: str) -> str | None:

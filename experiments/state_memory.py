@@ -30,6 +30,8 @@ class DeltaNetSettings:
     def __post_init__(self) -> None:
         for name in ("key_heads", "value_heads", "key_size", "value_size", "conv_kernel"):
             require(f"model.target.delta_nets.{name}", [getattr(self, name)], lambda v: v >= 1, "an integer >= 1")
+        many = f"a number that divides the {self.value_heads} value heads, which share the keys evenly"
+        require("model.target.delta_nets.key_heads", [self.key_heads], lambda v: self.value_heads % v == 0, many)
 
 
 def state_bytes(

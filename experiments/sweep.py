@@ -318,15 +318,16 @@ def _outage(settings: Settings) -> Outage:
 def _environment(settings: Settings, asked: list[Asked], engine: dict[str, Any] | None) -> dict[str, Any]:
     """``environment.json``: the command, when it began to measure, the machine, the engine, the prompts' origin.
 
-    ``engine`` None: none was started, and its host is not asked. Of several workloads the origins stand under
-    ``workloads``, by name.
+    ``engine`` None: none was started, and its host is not asked. Which GPUs a running server has is not known. Of
+    several workloads the origins stand under ``workloads``, by name.
     """
     started = datetime.now(UTC).isoformat(timespec="seconds")
     trusted = settings.model.trust_remote_code
     told = {"command": _command(), "started": started, "trust_remote_code": trusted, **machine_facts()}
     if engine is not None:
         chosen = settings.engine
-        used = gpus_of(chosen.device, int(chosen.flags.get("tensor_parallel") or 1), settings.host)
+        each = int(chosen.flags.get("tensor_parallel") or 1)
+        used = None if chosen.url is not None else gpus_of(chosen.device, each, settings.host)
         told |= hosts.environment(settings.host, used) | engine
     if len(asked) == 1:
         return {**told, "workload": asked[0].origin}

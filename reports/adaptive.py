@@ -80,9 +80,10 @@ def _page(frame: pd.DataFrame, told: Mapping[str, Any], pictures: Sequence[str])
         *_below(told["summary"]),
         f"## Every point ({MARK} tokens/s)",
         "",
-        *table([_point(*each) for each in _points(frame)]),
+        *table([_point(*each, list(told["summary"])) for each in _points(frame)]),
         "",
         *_left_out(told["left_out"]),
+        *_unsteady(told.get("judge_left_out") or []),
         *_calibration(told["calibration"]),
         "All arms: `adaptive.parquet`. What was found: `adaptive.json`.",
         "",
@@ -112,6 +113,8 @@ def _below(summaries: Mapping[str, Mapping[str, Any]]) -> list[str]:
     found = [each for one in summaries.values() for each in one["below"] if each["policy"] == "cost_optimal"]
     if "cost_optimal" not in summaries:
         return []
+    if not summaries["cost_optimal"]["points"]:
+        return [f"{MARK}: `cost_optimal` is left out at every point.", ""]
     if not found:
         return [f"{MARK}: `cost_optimal` is nowhere more than 2 % below the best single arm.", ""]
     rows = [
@@ -131,7 +134,7 @@ def _points(frame: pd.DataFrame) -> list[tuple[tuple[Any, ...], pd.DataFrame]]:
     return list(frame.groupby(["group", "temperature", "batch_size"], sort=False))
 
 
-def _point(where: tuple[Any, ...], mine: pd.DataFrame) -> dict[str, str]:
+def _point(where: tuple[Any, ...], mine: pd.DataFrame, policies: Sequence[str]) -> dict[str, str]:
     group, temperature, size = where
     single = mine[~mine["kind"].isin(["policy", "oracle"])]
     best = single.loc[single["tokens_per_s"].idxmax()]
@@ -143,8 +146,12 @@ def _point(where: tuple[Any, ...], mine: pd.DataFrame) -> dict[str, str]:
             continue
         top = own.loc[own["tokens_per_s"].idxmax()]
         cells[title] = number(top["tokens_per_s"], 0) + ("" if kind == "autoregressive" else f" ({int(top['nodes'])})")
-    for arm in [*mine.loc[mine["kind"] == "policy", "arm"], "oracle"]:
-        speed = float(mine.loc[mine["arm"] == arm, "tokens_per_s"].iloc[0])
+    for arm in [*policies, "oracle"]:
+        rates = mine.loc[mine["arm"] == arm, "tokens_per_s"]
+        if rates.empty:
+            cells[arm] = NOTHING
+            continue
+        speed = float(rates.iloc[0])
         cells[arm] = f"{number(speed, 0)} ({number(speed / float(best['tokens_per_s']), 3)})"
     return cells
 
@@ -154,11 +161,22 @@ def _left_out(left: Sequence[Mapping[str, Any]]) -> list[str]:
     lines = [line for size, reason in reasons for line in (f"Batch {size} is left out: {reason}.", "")]
     arms: dict[tuple[int, str], dict[str, None]] = {}
     for each in left:
-        if each.get("arm") is not None:
+        if each.get("arm") is not None and each.get("kind") != "policy":
             arms.setdefault((each["batch_size"], each["reason"]), {})[each["arm"]] = None
     for (size, reason), names in arms.items():
         lines += [f"No single arm at batch {size}: {', '.join(names)}; each {reason}.", ""]
+    policies: dict[tuple[str, int, float, str], list[str]] = {}
+    for each in left:
+        if each.get("kind") == "policy":
+            where = each["arm"], each["batch_size"], each["temperature"], each["reason"]
+            policies.setdefault(where, []).append(literal(each["group"]))
+    for (name, size, temperature, reason), groups in policies.items():
+        lines += [f"`{name}` is left out at batch {size}, T = {temperature:g}, on {', '.join(groups)}: {reason}.", ""]
     return lines
+
+
+def _unsteady(left: Sequence[str]) -> list[str]:
+    return [f"Round times that were unsteady, and price nothing: {', '.join(map(literal, left))}.", ""] if left else []
 
 
 def _calibration(told: Sequence[Mapping[str, Any]]) -> list[str]:

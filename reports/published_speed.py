@@ -65,12 +65,16 @@ def _best(each: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _pays(each: Mapping[str, Any]) -> str:
-    """Where a strategy stops to pay against autoregressive decoding."""
-    at = ", ".join(f"{size:g}" for size in each["stops_paying_at"])
-    if at:
-        return f"{each['strategy']} stops paying against autoregressive decoding at batch {at} ({MARK}, interpolated)."
+    """Where a strategy stops, and starts, to pay against autoregressive decoding; sizes that were not measured."""
+    turns = [(size, "stops paying at batch") for size in each["stops_paying_at"]]
+    turns += [(size, "pays from batch") for size in each.get("starts_paying_at", [])]
+    sizes = ", ".join(map(str, each.get("outside", [])))
+    beyond = f" Outside of what the cost was measured in: batch {sizes}." if sizes else ""
+    if turns:
+        said = ", ".join(f"{words} {size:g}" for size, words in sorted(turns))
+        return f"{each['strategy']} against autoregressive decoding: {said} ({MARK}, interpolated).{beyond}"
     words = "pays" if each["pays_at_the_smallest"] else "does not pay"
-    return f"{each['strategy']} {words} at every batch size up to {each['largest']} ({MARK})."
+    return f"{each['strategy']} {words} at every batch size up to {each['largest']} ({MARK}).{beyond}"
 
 
 def _point(each: Mapping[str, Any]) -> dict[str, str]:

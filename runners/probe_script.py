@@ -2,9 +2,9 @@
 
     python probe_script.py {vllm,sglang} [--cuda]          or with ``-`` for the path, and this text on standard input
 
-Prints one JSON object: versions of Python, the engine, torch, transformers and triton; whether the engine's files show
-an optional feature; whether ddbench's plug-in is installed, and a hash of it. ``--cuda`` imports torch (seconds) and
-adds the GPUs it sees.
+Prints one JSON object: versions of Python, the engine, torch, torchvision, transformers and triton; whether the files
+of the engine show an optional feature; whether ddbench's plug-in is installed, and a hash of it. ``--cuda`` imports
+torch (seconds) and adds the GPUs it sees.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def facts(engine: str, cuda: bool) -> dict[str, object]:
         "python": platform.python_version(),
         "dist": dist,
         "version": dist and installed(dist),
-        **{name: installed(name) for name in ("torch", "transformers", "triton")},
+        **{name: installed(name) for name in ("torch", "torchvision", "transformers", "triton")},
         **{feature: shows(engine, path, word) for feature, (path, word) in shown.items()},
         "plugin": plugin(engine, group),
     }

@@ -1,11 +1,13 @@
 """CaDDTree's stopping rule: grow the tree while its own expected tokens a millisecond rise.
 
-From the description of arXiv 2606.01813 (its cost-aware stopping criterion): in the order of the build, before node
-n + 1 is added, theta(n) = (1 + Phi(n)) / (C_draft + C_verify(n + 1)) is compared with theta(n + 1), where Phi is the
-sum of the drafter's probabilities over the nodes so far; growth stops when theta no longer rises. With a convex cost
-theta has one peak. The paper decodes one sequence; for a batch that shares a width, what is added here is that Phi is
-summed over its rows and the cost is the batch's, so that for one row it is the rule as published. A budget without a
-price, since it was not measured at this batch, is no candidate: growth passes over it.
+From the description of arXiv 2606.01813 (its cost-aware stopping criterion): in the order of the build, before node n
++ 1 is added, theta(n) = (1 + Phi(n)) / (C_draft + C_verify(n + 1)) is compared with theta(n + 1), where Phi is the sum
+of the drafter's probabilities over the nodes so far; growth stops when theta no longer rises. With a convex cost theta
+has one peak. The prices told here are convex only where they are a fit's own: corrected at measured points
+(`ddbench.adaptive.measured`) theta can have several, and the rule stops at the first. The paper decodes one sequence;
+for a batch that shares a width, what is added here is that Phi is summed over its rows and the cost is the batch's, so
+that for one row it is the rule as published. A budget without a price, since it was not measured at this batch, is no
+candidate: growth passes over it.
 """
 
 from __future__ import annotations

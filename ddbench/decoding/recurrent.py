@@ -25,6 +25,7 @@ from ddbench.errors import ConfigError
 WANTED = "a model whose layers are full attention or gated delta net"
 _PARTS = ("conv1d", "A_log", "dt_bias", "num_k_heads", "num_v_heads", "head_k_dim", "head_v_dim")
 _NOT_MIXERS = re.compile(r"norm|^ln|_ln$|mlp|moe|ffn|feed_forward|expert|drop", re.IGNORECASE)
+_NO_MIXER = re.compile(r"(MLP|MoE|MoeBlock|HyperConnection|Residual|ResidualScaling|^Linear)$")  # by class
 _EPSILON = 1e-6  # under the root of the unit length of queries and keys, in every known implementation
 
 
@@ -88,12 +89,12 @@ KINDS = {
 
 
 def keeps_state(model: Any, layer_types: Sequence[str]) -> bool:
-    """Whether a model has recurrent layers of any kind."""
+    """Whether a model may have recurrent layers: the library says so of a family, whichever layers one of it has."""
     return bool(getattr(model, "_is_stateful", False)) or "linear_attention" in layer_types
 
 
 def recurrent_layers(model: Any, layers: nn.ModuleList, layer_types: Sequence[str]) -> dict[int, nn.Module]:
-    """The gated-delta-net modules by layer index of a model that :func:`keeps_state`.
+    """The gated-delta-net modules by layer index of a model that :func:`keeps_state`; none where all layers attend.
 
     Raises:
         ConfigError: recurrent layers of another kind, by name, or a gated delta net whose parts are not the known ones.
@@ -105,25 +106,47 @@ def recurrent_layers(model: Any, layers: nn.ModuleList, layer_types: Sequence[st
         if type(module).__name__ in KINDS
     }
     name = type(model).__name__
-    attending = {index for index, kind in enumerate(layer_types) if kind == "full_attention"}
-    others = [layer for index, layer in enumerate(layers) if index not in found and index not in attending]
-    if others or not found:
-        kinds = sorted({mixer for layer in others or layers for mixer in _mixers(layer)}) or [name]
-        raise ConfigError("target", name, f"{WANTED}, this one keeps recurrent state in {', '.join(kinds)}")
+    kinds = dict(enumerate(layer_types))
+    keepers = {type(part).__name__ for at, layer in enumerate(layers) for part in _keepers(layer, kinds.get(at))}
+    others = sorted(keepers - KINDS.keys())
+    if others or not (found or layer_types):
+        raise ConfigError("target", name, f"{WANTED}, this one keeps recurrent state in {', '.join(others or [name])}")
     for module in found.values():
         _check_parts(name, module)
     return found
 
 
-def _mixers(layer: nn.Module) -> list[str]:
-    """Class names of what mixes tokens in a decoder layer."""
-    return [type(part).__name__ for name, part in layer.named_children() if not _NOT_MIXERS.search(name)]
+def _keepers(layer: nn.Module, kind: str | None) -> list[nn.Module]:
+    """What keeps recurrent state in a decoder layer: whatever mixes tokens, attention of the usual kind aside.
+
+    In a layer that is recurrent by its ``kind``, or of which the config says nothing, no attention is taken as usual.
+    """
+    mixers = _mixers(layer)
+    return mixers if kind in (None, "linear_attention") else [part for part in mixers if not _attends(part)]
+
+
+def _attends(module: nn.Module) -> bool:
+    """Whether a module has grouped key and value heads and no sign of a state beside them (transformers 5.17 names the
+    kind of cache where it is not the usual one)."""
+    return hasattr(module, "num_key_value_groups") and not hasattr(module, "layer_type")
+
+
+def _mixers(layer: nn.Module) -> list[nn.Module]:
+    """What mixes tokens in a decoder layer, and in those that it is made of."""
+    found = []
+    for name, part in layer.named_children():
+        kind = type(part).__name__
+        if kind.endswith("DecoderLayer"):
+            found += _mixers(part)
+        elif not _NOT_MIXERS.search(name) and not _NO_MIXER.search(kind):
+            found.append(part)
+    return found
 
 
 def _check_parts(name: str, module: Any) -> None:
     kind = type(module).__name__
-    wanted = (*_PARTS, KINDS[kind].norm, KINDS[kind].out, *KINDS[kind].parts)
-    missing = [part for part in wanted if not hasattr(module, part)]
+    parts = (*_PARTS, KINDS[kind].norm, KINDS[kind].out, *KINDS[kind].parts)
+    missing = [part for part in parts if not hasattr(module, part)]
     if "hidden_states" not in inspect.signature(module.forward).parameters:
         missing.append("forward(hidden_states)")
     if missing:
@@ -131,8 +154,8 @@ def _check_parts(name: str, module: Any) -> None:
         raise ConfigError("target", name, f"a {kind} {known}, this one lacks {', '.join(missing)}")
     conv, channels = module.conv1d, _dims(module).channels
     if not conv.weight.shape[0] == conv.groups == channels or conv.weight.shape[1] != 1 or conv.dilation != (1,):
-        shape = tuple(conv.weight.shape)
-        raise ConfigError("target", name, f"a {kind} with a convolution of each of {channels} channels, not {shape}")
+        wanted = f"a {kind} with a convolution of each of {channels} channels by itself and without gaps"
+        raise ConfigError("target", name, f"{wanted}, not {conv}")
     activation = getattr(module, "activation", "silu")
     if activation not in ("silu", "swish"):
         raise ConfigError("target", name, f"a {kind} with the silu activation, this one has {activation}")

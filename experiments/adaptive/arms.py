@@ -33,11 +33,10 @@ def refuse_engine(settings: Settings, policy: str) -> str | None:
     if settings.engine.checkout is not None:
         return "a checkout's server asks no policy of ours (engine.checkout)"
     if name == "sglang":
-        from experiments.engines import engine_of
+        from experiments.engines.sglang import SglangEngine
         from runners.sglang.adaptive import refuse_engine as refuse_sglang
 
-        version = engine_of(name).version(settings).split()[1]
-        return refuse_sglang(version, settings.engine.flags)
+        return refuse_sglang(SglangEngine().number(settings), settings.engine.flags)
     return None if name in ENGINES else f"the {name} engine cannot change its budget from step to step ({policy})"
 
 

@@ -16,6 +16,9 @@ from ddbench.replay import PLAIN, Offers, Steps, Trace, TraceSet, bound_tokens_p
 BELOW = 0.02  # a policy further below the best single arm than this is listed
 ORACLE = "oracle"
 UNPRICED = "has no price at this batch or a smaller one, as the end of a run has; a policy may take it where it has"
+UNJUDGED = "it took a step that has no price, since it was not measured at its batch"
+BLIND = "no tree has a price at this batch or a smaller one"
+ALONE = "no single arm has a price at this batch and all smaller ones"
 
 
 @dataclass(frozen=True)
@@ -85,7 +88,9 @@ def compare(
     judge: StepCosts | None = None,
     knows: bool = False,
 ) -> tuple[list[Row], list[dict[str, Any]]]:
-    """Rows of one group, and the batch sizes and fixed arms that had to be left out, with reasons.
+    """Rows of one group, and the batch sizes and arms that had to be left out, with reasons.
+
+    A policy is left out where any of its steps has no price: an infinite time is no speed.
 
     ``knows``: policies choose by the judge's prices too.
 
@@ -100,17 +105,30 @@ def compare(
         here = {"group": name, "temperature": temperature, "batch_size": size}
         reason = why_not(cost, candidates, size)
         if reason is not None:
-            left.append({**here, "arm": None, "reason": reason})
+            left.append({**here, "arm": None, "kind": None, "reason": reason})
             continue
         passes = max(1, -(-fill * size // len(traces)))
+        mine: list[Row] = []
         for kind, nodes, policy in _arms(candidates, policies):
-            if isinstance(policy, Fixed) and not _measured(policy.choice, prices, size):
-                left.append({**here, "arm": f"{kind} {nodes}", "reason": UNPRICED})
+            arm = policy.name if kind == "policy" else kind if nodes is None else f"{kind} {nodes}"
+            own = {**here, "arm": arm, "kind": kind}
+            if isinstance(policy, Fixed):
+                lacks = None if _measured(policy.choice, prices, size) else UNPRICED
+            else:
+                lacks = BLIND if knows and not _some(candidates, prices, size) else None
+            if lacks is not None:
+                left.append({**own, "reason": lacks})
                 continue
             steps = replay_policy(offers, policy, prices if knows else costs, size, passes)
+            if not np.isfinite(steps.milliseconds(offers, prices)).all():
+                left.append({**own, "reason": UNJUDGED})
+                continue
             speed = steps.tokens_per_s(offers, prices)
-            arm = policy.name if kind == "policy" else kind if nodes is None else f"{kind} {nodes}"
-            rows.append(Row(name, temperature, size, arm, kind, nodes, speed, *_told(steps, candidates)))
+            mine.append(Row(name, temperature, size, arm, kind, nodes, speed, *_told(steps, candidates)))
+        if all(row.kind == "policy" for row in mine):
+            left.append({**here, "arm": None, "kind": None, "reason": ALONE})
+            continue
+        rows += mine
         bound = bound_tokens_per_s(offers, prices, size)
         tokens = passes * offers.traces.anchors
         rows.append(Row(name, temperature, size, ORACLE, ORACLE, None, bound, tokens, None, None, None, None, None))
@@ -157,10 +175,17 @@ def _arms(candidates: Candidates, policies: Sequence[str]) -> Iterator[tuple[str
 
 def _measured(choice: Choice, costs: StepCosts, size: int) -> bool:
     """Whether a fixed arm has a price at the batch size and at all below it, which the end of a run has."""
+    batches = np.arange(1, size + 1)
     if choice.kind == "autoregressive":
-        return True
+        return bool(np.isfinite(costs.autoregressive_ms(batches, 1)).all())
     price = costs.chain_ms if choice.kind == "chain" else costs.round_ms
-    return bool(np.isfinite(price(choice.verify_width, np.arange(1, size + 1), 1)).all())
+    return bool(np.isfinite(price(choice.verify_width, batches, 1)).all())
+
+
+def _some(candidates: Candidates, costs: StepCosts, size: int) -> bool:
+    """Whether there is a tree with a price at the batch size, and at each below it."""
+    widths = np.array(candidates.trees)[:, None] + 1
+    return bool(np.isfinite(costs.round_ms(widths, np.arange(1, size + 1), 1)).any(axis=0).all())
 
 
 def _told(steps: Steps, candidates: Candidates) -> tuple[int, int, int, float, float, float]:

@@ -62,21 +62,26 @@ class Table:
 
 @dataclass(frozen=True)
 class Judge:
-    """:class:`ddbench.adaptive.policy.StepCosts` of tables by kind of step."""
+    """:class:`ddbench.adaptive.policy.StepCosts` of tables by kind of step; infinite where nothing was measured.
+
+    ``left_out``: rows of the evidence that were unsteady, and price nothing.
+    """
 
     tables: Mapping[str, Table]
+    left_out: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, cost: CostModel, place: str, block: int) -> Judge:
         """The points of a cost file and the round times of an evidence file of the same setup.
 
         Raises:
-            ConfigError: no such file, or of another engine, version, precision or GPU.
+            ConfigError: no such file, one of another engine, version, precision, GPU or model, or without round times.
         """
         times = measured_of(cost, place, "adaptive.judge").get("round_ms") or {}
-        more = points_of(times, block, [])
+        left_out: list[str] = []
+        more = points_of(times, block, left_out, "adaptive.judge", place)
         kinds = {kind: [*points, *more.get(kind, ())] for kind, points in cost.points.items() if kind != "prefill"}
-        return cls({kind: Table.of(points, cost.fit(kind)) for kind, points in kinds.items()})
+        return cls({kind: Table.of(points, cost.fit(kind)) for kind, points in kinds.items()}, tuple(left_out))
 
     def round_ms(self, verify_width: Any, batch: Any, context: Any) -> Any:
         return self.tables["ddtree"](verify_width, batch, context)

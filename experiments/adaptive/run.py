@@ -8,13 +8,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import yaml
 
-from ddbench.adaptive import StepCosts
 from ddbench.errors import ConfigError
 from ddbench.records import FINAL_STATUSES
 from ddbench.storage import write_whole
@@ -23,6 +22,9 @@ from experiments.adaptive.compare import Row, compare, groups, summary, verdicts
 from experiments.adaptive.settings import Comparison, load
 from experiments.evidence.predicted import keep
 from experiments.progress import counted, duration, say, warn
+
+if TYPE_CHECKING:
+    from experiments.adaptive.judge import Judge
 
 NOTES = (
     "Rounds are replayed from a recording, every speed is predicted: a policy against the best of autoregressive "
@@ -92,6 +94,9 @@ def run(config: Mapping[str, Any], run_id: str) -> dict[str, Any]:
     say(f"replayed {counted(len(rows), 'point')} in {duration(time.perf_counter() - clock)}")
     for reason in dict.fromkeys((each["batch_size"], each["reason"]) for each in left if each["arm"] is None):
         warn(f"batch {reason[0]} is left out: {reason[1]}")
+    for each in left:
+        if each["kind"] == "policy":
+            warn(f"{each['arm']} on {each['group']} at batch {each['batch_size']} is left out: {each['reason']}")
     told: dict[str, Any] = {
         "replayed": True,
         "predicted": True,
@@ -102,6 +107,7 @@ def run(config: Mapping[str, Any], run_id: str) -> dict[str, Any]:
         "candidates": {"trees": list(candidates.trees), "chains": list(candidates.chains)},
         "fill": asked.adaptive.fill,
         "judge": asked.adaptive.judge and Path(asked.adaptive.judge).name,
+        "judge_left_out": [] if judge is None else list(judge.left_out),
         "knows": asked.adaptive.knows,
         "other_model": asked.other_model,
         "calibration": [
@@ -135,7 +141,7 @@ def run(config: Mapping[str, Any], run_id: str) -> dict[str, Any]:
         "replayed": True,
         "predicted": True,
         "table": str(folder / "adaptive.parquet"),
-        "points": len(judged) // max(1, len(summaries)),
+        "points": len({(each.group, each.temperature, each.batch_size) for each in rows}),
         "policies": {
             name: {key: found[key] for key in ("worst", "median", "best")}
             | {"below": len(found["below"]), "above": len(found["above"])}
@@ -148,12 +154,14 @@ def run(config: Mapping[str, Any], run_id: str) -> dict[str, Any]:
 
 def _kept(told: Mapping[str, Any]) -> dict[str, Any]:
     """What is found, without every point of the policies that only compare."""
-    named = ("replayed", "recording", "model", "other_model", "candidates", "fill", "judge", "knows")
+    named = ("replayed", "recording", "model", "other_model", "candidates", "fill", "judge", "judge_left_out", "knows")
     summaries = {
         name: {**each, "below": [_short(point) for point in each["below"]], "above": len(each["above"])}
         for name, each in told["summary"].items()
     }
-    return {**{name: told[name] for name in named}, "summary": summaries, "whole_sets": _whole(told["verdicts"])}
+    left = [each for each in told["left_out"] if each["kind"] == "policy"]
+    whole = _whole(told["verdicts"])
+    return {**{name: told[name] for name in named}, "summary": summaries, "whole_sets": whole, "left_out": left}
 
 
 def _whole(verdicts: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -165,7 +173,7 @@ def _short(point: Mapping[str, Any]) -> dict[str, Any]:
     return {name: round(value, 4) if isinstance(value, float) else value for name, value in point.items()}
 
 
-def _judge(asked: Comparison) -> StepCosts | None:
+def _judge(asked: Comparison) -> Judge | None:
     place, drafter = asked.adaptive.judge, asked.replayed.settings.model.dflash
     if place is None:
         return None

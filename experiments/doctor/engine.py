@@ -9,13 +9,13 @@ from typing import Any
 from ddbench.errors import ConfigError
 from experiments.doctor.findings import Finding
 from experiments.engines import engine_of
+from experiments.engines.sglang import checkout_of
 from experiments.progress import counted
 from experiments.settings import Settings
 from experiments.shapes import Shape, drafter_of, grid
 from runners import environments
 from runners.hosts import Host
 from runners.published import checkout as published
-from runners.sglang import checkout as sglang
 
 BUILT_IN = ("torch", "transformers", "safetensors", "tokenizers")
 # Runs under the interpreter that is looked at: device and names, to their versions and the GPUs that torch sees.
@@ -54,15 +54,18 @@ def built_in_findings(host: Host, python: str, device: str) -> Iterator[Finding]
 
 
 def checkout_findings(settings: Settings) -> Iterator[Finding]:
-    """The checkout that ``engine.checkout`` names: whether it can be used, which state of it, under which licence."""
+    """The checkout that ``engine.checkout`` names: whether it can be used, which state of it, under which licence.
+
+    SGLang's is looked at without an interpreter that has SGLang.
+    """
     try:
-        version = engine_of(settings.engine.name).version(settings)
+        found = checkout_of(settings) if settings.engine.name == "sglang" else published.look(settings.engine.checkout)
+        said = str(found) if settings.engine.name == "sglang" else engine_of(settings.engine.name).version(settings)
     except ConfigError as error:
         yield Finding("missing", "checkout", str(error), "git clone it, and name the folder in engine.checkout")
         return
-    named = settings.engine.checkout or ""
-    licence = (sglang.look(named) if settings.engine.name == "sglang" else published.look(named)).licence
-    yield Finding("ok", "checkout", f"{version}; licence file: {licence or 'none'}")
+    if found is not None:
+        yield Finding("ok", "checkout", f"{said}; licence file: {found.licence or 'none'}")
 
 
 def environment_findings(host: Host, settings: Settings, python: str, facts: dict[str, Any]) -> Iterator[Finding]:
@@ -77,10 +80,7 @@ def environment_findings(host: Host, settings: Settings, python: str, facts: dic
     yield Finding("ok", "engine", f"{name} {facts['version']}, torch {facts['torch']} in {python}")
     if engine.device != "cpu" and not facts.get("gpus"):
         yield Finding("missing", "engine gpu", f"torch in {python} sees no GPU", "a torch built for this driver")
-    if engine.checkout is not None:
-        yield from checkout_findings(settings)
-        return
-    if "ddtree" not in settings.sweep.strategy:
+    if engine.checkout is not None or "ddtree" not in settings.sweep.strategy:
         return
     problem = environments.plugin_problem(facts)
     if problem is None:
@@ -92,7 +92,8 @@ def environment_findings(host: Host, settings: Settings, python: str, facts: dic
 
 
 def strategy_findings(settings: Settings) -> Iterator[Finding]:
-    """What the engine can run of each strategy. Shapes that it cannot are cells with status ``unsupported``."""
+    """What the engine can run of each strategy. What it cannot, or the model has no drafter for, are cells with status
+    ``unsupported``, which keep a sweep from starting only where nothing is left."""
     engine, model = engine_of(settings.engine.name), settings.model
     general = engine.refuse_all(settings)
     if general is not None:
@@ -100,20 +101,26 @@ def strategy_findings(settings: Settings) -> Iterator[Finding]:
         return
     shapes = {name: _shapes(settings, name) for name in settings.sweep.strategy}
     flags = engine.flags(settings, [(name, shape) for name, some in shapes.items() for shape in some])
+    runs = 0
     for name, some in shapes.items():
         role, drafter = drafter_of(name, model)
         if role and drafter is None:
             todo = f"another model, or a sweep.strategy without {name}"
-            yield Finding("missing", f"strategy {name}", f"model {model.name} has no {role} drafter", todo)
+            yield Finding("note", f"strategy {name}", f"unsupported: model {model.name} has no {role} drafter", todo)
             continue
         reasons = [reason for shape in some if (reason := engine.refuse(settings, name, shape, flags)) is not None]
         can, said = len(some) - len(reasons), counted(len(some), "shape")
+        runs += can
         if not some:
             yield Finding("note", f"strategy {name}", "the grid has no shape of it that can be")
         elif not reasons:
             yield Finding("ok", f"strategy {name}", said if name != "autoregressive" else "runs")
         else:
-            yield Finding("note", f"strategy {name}", f"{can} of {said}; the rest is unsupported: {reasons[0]}")
+            some_can = f"{can} of {said}; the rest is " if can else ""
+            yield Finding("note", f"strategy {name}", f"{some_can}unsupported: {reasons[0]}")
+    if not runs:
+        todo = "another engine, model or sweep; the lines above say why"
+        yield Finding("missing", "strategies", "nothing of what is asked for can be run", todo)
 
 
 def _shapes(settings: Settings, strategy: str) -> list[Shape]:

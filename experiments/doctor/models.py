@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 from ddbench.errors import ConfigError
 from experiments.doctor.findings import Finding
+from experiments.engines import engine_of
 from experiments.estimate import GIB, cache_bytes_per_token, target_states_gib
 from experiments.models import resolve
 from experiments.progress import counted
 from experiments.settings import DrafterSettings, Settings, TargetSettings
-from experiments.shapes import drafter_of
+from experiments.shapes import drafter_of, grid
 from experiments.workloads import asset_path
+from runners.sglang.speculation import drafted_tokens
 
 Part = TargetSettings | DrafterSettings
 
@@ -98,15 +101,27 @@ def states_gib(settings: Settings, flags: Mapping[str, Any]) -> float:
     """Recurrent states of the largest arm at the largest batch, in GiB; 0.0 of a dense target."""
     requests = flags.get("max_running_requests") or max(settings.sweep.batch_size)
     size = 4 if settings.engine.dtype == "float32" else 2
-    return target_states_gib(settings.model.target, settings.engine.name, requests, widest(settings), size, flags)
+    return target_states_gib(
+        settings.model.target, settings.engine.name, requests, widest(settings, flags), size, flags
+    )
 
 
-def widest(settings: Settings) -> int:
-    """Most tokens of a sequence in a verify pass, root counted; 0 where nothing is drafted."""
-    asked, dflash = settings.sweep.strategy, settings.model.dflash
-    trees = max(settings.sweep.nodes) + 1 if {"ddtree", "eagle"} & set(asked) else 0
-    chain = dflash.block_size or 0 if "dflash" in asked and dflash is not None else 0
-    return max(trees, chain)
+def widest(settings: Settings, flags: Mapping[str, Any]) -> int:
+    """Most tokens of a sequence in a verify pass of a shape that can be run, root counted; 0 where none drafts.
+
+    An engine that is not there refuses what each version of it does.
+    """
+    engine, model = engine_of(settings.engine.name), settings.model
+    asked = replace(settings, dry_run=True)
+    most = 0
+    for strategy in settings.sweep.strategy:
+        role, drafter = drafter_of(strategy, model)
+        if not role or drafter is None:
+            continue
+        for shape, reason in grid(strategy, settings.sweep, model, settings.strategy.force_spine):
+            if reason is None and engine.refuse(asked, strategy, shape, dict(flags)) is None:
+                most = max(most, 1 + drafted_tokens(strategy, shape.depth, shape.nodes, drafter.block_size))
+    return most
 
 
 def states_findings(settings: Settings, flags: Mapping[str, Any]) -> Iterator[Finding]:
@@ -118,5 +133,5 @@ def states_findings(settings: Settings, flags: Mapping[str, Any]) -> Iterator[Fi
         yield Finding("note", what, "not counted", "say model.target.delta_nets and kv_layers (docs/hybrid.md)")
         return
     requests = flags.get("max_running_requests") or max(settings.sweep.batch_size)
-    asked = f"{counted(requests, 'request')}, {counted(widest(settings), 'token')} of each in a verify pass"
+    asked = f"{counted(requests, 'request')}, {counted(widest(settings, flags), 'token')} of each in a verify pass"
     yield Finding("ok", what, f"{states_gib(settings, flags):.2f} GiB for {asked}")

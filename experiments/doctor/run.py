@@ -147,6 +147,8 @@ class _Environment:
 
     def _own(self) -> Iterator[Finding]:
         asked = self.settings.engine
+        sources = list(engine.checkout_findings(self.settings)) if asked.name == "sglang" else []
+        yield from sources
         try:
             python = environments.find_python(self.host, asked.name, asked.device, asked.python)
         except ConfigError as error:
@@ -156,7 +158,7 @@ class _Environment:
         there = facts["version"] is not None and facts["torch"] is not None
         if asked.device != "cpu" and there:
             facts = environments.ask(self.host, asked.name, python, cuda=True)
-        self.python, self.ready = python, there
+        self.python, self.ready = python, there and all(finding.state not in BAD for finding in sources)
         yield from engine.environment_findings(self.host, self.settings, python, facts)
 
 

@@ -15,6 +15,7 @@ from experiments.shapes import Shape
 from experiments.typed import build
 from experiments.workloads import asset_path
 from runners.base import Runner, ServerOptions, ServerSpec
+from runners.checkouts import Checkout
 from runners.hosts import Host
 from runners.sglang import attached, probe, refusals
 from runners.sglang.branches import BRANCHES, Branch, Tree
@@ -36,9 +37,8 @@ class SglangEngine:
 
     def version(self, settings: Settings) -> str:
         engine = settings.engine
-        if engine.checkout is not None and settings.host.kind != "local":
-            raise ConfigError("host", settings.host.name, "local: a checkout of others is not copied to another host")
-        sources = "" if engine.checkout is None else f" {look(engine.checkout)}"
+        found = checkout_of(settings)
+        sources = "" if found is None else f" {found}"
         host = None if engine.url else reached(settings.host)
         return f"{_described(engine.python, engine.device, engine.url, host)}{sources}"
 
@@ -46,10 +46,10 @@ class SglangEngine:
         engine = settings.engine
         if engine.url is not None or engine.checkout is not None or settings.model.target.attention == "full":
             return None  # a running server has its target already, and no dense one is missing
-        version = self._number(settings)
+        version = self.number(settings)
         return None if version is None else missing_form(asset_path(settings.model.target.source), version)
 
-    def _number(self, settings: Settings) -> str | None:
+    def number(self, settings: Settings) -> str | None:
         """SGLang's version; None in a dry run where there is none to ask, which the dry run says itself."""
         try:
             return self.version(settings).split()[1]
@@ -86,7 +86,7 @@ class SglangEngine:
         block_size = model.dflash.block_size if model.dflash else None
         if strategy == "ddtree" and settings.engine.checkout is not None:
             return _refuse_tree(settings, Tree(shape.width, shape.depth, shape.nodes, block_size), flags)
-        version = self._number(settings) if strategy == "ddtree" else None
+        version = self.number(settings) if strategy == "ddtree" else None
         asked = refusals.Asked(
             strategy,
             shape.width,
@@ -137,11 +137,22 @@ class SglangEngine:
         return SglangRunner(spec)
 
 
+def checkout_of(settings: Settings) -> Checkout | None:
+    """What ``engine.checkout`` names. Raises ConfigError where it has no SGLang, or the host is another one."""
+    engine = settings.engine
+    if engine.checkout is not None and settings.host.kind != "local":
+        raise ConfigError("host", settings.host.name, "local: a checkout of others is not copied to another host")
+    return None if engine.checkout is None else look(engine.checkout)
+
+
 def branch_of(settings: Settings) -> Branch | None:
     """What ``engine.branch`` names or says. Raises ConfigError where it is neither."""
     given = settings.engine.branch
     if given is None or isinstance(given, Mapping):
-        return None if given is None else build(Branch, given, "engine.branch")
+        own = None if given is None else build(Branch, given, "engine.branch")
+        if own is not None and own.name in BRANCHES:
+            raise ConfigError("engine.branch.name", own.name, "a name that no known branch has")
+        return own
     if not isinstance(given, str) or given not in BRANCHES:
         allowed = f"null, {', '.join(BRANCHES)}, or {{arguments: [...], environment: {{...}}}} (docs/rivals.md)"
         raise ConfigError("engine.branch", given, allowed)

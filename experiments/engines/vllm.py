@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any
 
 from ddbench.errors import ConfigError
@@ -14,10 +15,13 @@ from experiments.hosts import reached
 from experiments.settings import Settings
 from experiments.shapes import Shape
 from experiments.typed import build
+from experiments.workloads import asset_path
 from runners.base import Runner, ServerOptions, ServerSpec
+from runners.hosts import Host
 from runners.vllm import attached, probe, refusals
 from runners.vllm.flags import DEFAULT_ARM, Demands, VllmFlags, reserve, resolve
 from runners.vllm.runner import VllmRunner
+from runners.vllm.targets import may_need_torchvision
 
 DEFAULT_STRATEGIES = ("autoregressive", "dflash")
 
@@ -35,7 +39,9 @@ class VllmEngine:
         return probe.probe(engine.python, engine.device, host=reached(settings.host)).described
 
     def refuse_all(self, settings: Settings) -> str | None:
-        return None
+        """What no version does is said before one is looked for."""
+        trees_alone = set(settings.sweep.strategy) == {"ddtree"}
+        return refusals.HYBRID_TREES if trees_alone and settings.model.target.attention == "hybrid" else None
 
     def flags(self, settings: Settings, shapes: Shapes) -> dict[str, Any]:
         engine, model = settings.engine, settings.model
@@ -62,8 +68,9 @@ class VllmEngine:
     def refuse(self, settings: Settings, strategy: str, shape: Shape, flags: dict[str, Any]) -> str | None:
         block_size = settings.model.dflash.block_size if settings.model.dflash else None
         attention = settings.model.target.attention
+        lacking = None if strategy == "ddtree" else _lacking(settings)
         return refusals.refuse(
-            refusals.Asked(strategy, shape.width, shape.depth, shape.nodes, block_size, attention, flags)
+            refusals.Asked(strategy, shape.width, shape.depth, shape.nodes, block_size, attention, flags, lacking)
         )
 
     def refuse_sampling(self, settings: Settings, strategy: str, temperature: float) -> str | None:
@@ -99,6 +106,30 @@ class VllmEngine:
 
     def runner(self, spec: ServerSpec) -> Runner:
         return VllmRunner(spec)
+
+
+def _lacking(settings: Settings) -> str | None:
+    """What a hybrid target needs that the environment has not; None where nothing is known to lack.
+
+    Raises:
+        ConfigError: there is no environment; in a dry run that is said elsewhere.
+    """
+    engine, target = settings.engine, settings.model.target
+    if engine.url is not None or target.attention == "full" or not may_need_torchvision(asset_path(target.source)):
+        return None
+    try:
+        there = _torchvision(engine.python, engine.device, reached(settings.host))
+    except ConfigError:
+        if not settings.dry_run:
+            raise
+        return None
+    return refusals.NO_TORCHVISION if there is False else None
+
+
+@lru_cache(maxsize=8)
+def _torchvision(python: str | None, device: str, host: Host | None) -> bool | None:
+    """Asked once, though every shape needs it: an interpreter takes a while to answer."""
+    return probe.probe(python, device, host=host).capabilities.torchvision
 
 
 def most_drafted(settings: Settings, shapes: Shapes) -> int:

@@ -9,6 +9,7 @@ from typing import Any
 LAYERS, DRAFT_LAYERS, KV_HEADS, HEAD = 36, 5, 8, 128
 TAPS = [1, 9, 17, 25, 33]
 MASK = 151_669
+BLOCK = 16
 EAGLE_WORDS = 32_000  # of the EAGLE-3 drafter's own, smaller vocabulary
 
 SHAPE: dict[str, Any] = {
@@ -44,7 +45,7 @@ def write_dummy_pair(folder: Path) -> None:
         "num_hidden_layers": DRAFT_LAYERS,
         "max_window_layers": DRAFT_LAYERS,
         "layer_types": ["full_attention"] * DRAFT_LAYERS,
-        "block_size": 16,
+        "block_size": BLOCK,
         "num_target_layers": LAYERS,
         "dflash_config": {"mask_token_id": MASK, "target_layer_ids": TAPS},
     }
@@ -63,7 +64,8 @@ def write_dummy_pair(folder: Path) -> None:
 def target_parameters() -> int:
     """Weights of the target: embeddings, head, and every layer's attention, MLP and norms."""
     hidden = int(SHAPE["hidden_size"])
-    return 2 * int(SHAPE["vocab_size"]) * hidden + LAYERS * _layer_parameters() + hidden
+    tables = 1 if SHAPE["tie_word_embeddings"] else 2
+    return tables * int(SHAPE["vocab_size"]) * hidden + LAYERS * _layer_parameters() + hidden
 
 
 def drafter_parameters() -> int:

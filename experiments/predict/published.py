@@ -9,6 +9,7 @@ requests, and no page can show that such lengths come at the engine's own trees.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
@@ -41,12 +42,24 @@ NOTES = (
 
 @dataclass(frozen=True)
 class Lengths:
-    """One harness: ``dflash`` of the whole block's chain, None where it has none; ``ddtree`` by nodes."""
+    """One harness: ``dflash`` of the whole block's chain, None where it has none; ``ddtree`` by nodes.
+
+    Lengths are tokens a round, the bonus token included, so none is below 1.
+    """
 
     name: str
     source: str
     dflash: float | None
     ddtree: dict[int, float]
+
+    def __post_init__(self) -> None:
+        for nodes in self.ddtree:
+            if type(nodes) is not int or nodes < 1:
+                raise ConfigError(f"predict.lengths.sets ({self.name}).ddtree", nodes, "an integer >= 1: nodes")
+        lengths = {"dflash": self.dflash, **{f"ddtree.{nodes}": length for nodes, length in self.ddtree.items()}}
+        for where, length in lengths.items():
+            if length is not None and not 1 <= length < math.inf:
+                raise ConfigError(f"predict.lengths.sets ({self.name}).{where}", length, "tokens a round >= 1")
 
 
 @dataclass(frozen=True)
@@ -58,13 +71,24 @@ class Published:
     depth: int
     sets: tuple[Lengths, ...]
 
+    def __post_init__(self) -> None:
+        if self.depth < 1:
+            raise ConfigError("predict.lengths.depth", self.depth, "an integer >= 1")
+        if not 0 <= self.temperature < math.inf:
+            raise ConfigError("predict.lengths.temperature", self.temperature, "a number >= 0")
+        if not self.sets:
+            raise ConfigError("predict.lengths.sets", [], "at least one set of lengths")
+
 
 def run(config: Mapping[str, Any], run_id: str) -> dict[str, Any]:
     """Predicts every set; the summary names ``predicted``, the file, and the best shapes by set.
 
     Raises:
-        ConfigError: a table, a cost file or a setting that cannot be used, or two of different models.
+        ConfigError: a table, a cost file or a setting that cannot be used, two of different models, or no number.
     """
+    for name in ("run", "check", "what_if"):
+        if config.get(name) not in (None, False):
+            raise ConfigError(name, config[name], "nothing with predict.lengths, which takes no recording")
     asked = build(PredictSettings, config.get("predict") or {}, "predict")
     settings = load_settings({key: value for key, value in config.items() if key not in OWN}, run_id)
     table, cost = _table(str(asked.lengths), settings), _cost(config, settings)
@@ -73,6 +97,9 @@ def run(config: Mapping[str, Any], run_id: str) -> dict[str, Any]:
         raise ConfigError("run_id", settings.run_id, "a new one: a prediction is made at once")
     sizes = batch_sizes_of(config)
     sets = [_told(each, table, cost, sizes, asked, settings) for each in table.sets]
+    if not any(each["points"] for each in sets):
+        wanted = "sizes that the cost file was measured at, or predict.extrapolate=true: no point has a number"
+        raise ConfigError("sweep.batch_size", list(sizes), wanted)
     found = {
         "model": table.model,
         "temperature": table.temperature,
@@ -111,6 +138,8 @@ def _table(place: str, settings: Settings) -> Published:
             int(data["depth"]),
             tuple(build(Lengths, each, "predict.lengths.sets") for each in data["sets"]),
         )
+    except ConfigError:
+        raise  # it says which entry, and is a ValueError too
     except (OSError, yaml.YAMLError, KeyError, TypeError, ValueError):
         raise ConfigError("predict.lengths", place, "a table like experiments/predict/published_lengths.yaml") from None
     if table.model != settings.model.name:
@@ -187,8 +216,10 @@ def _told(
             {
                 "strategy": each.strategy,
                 "stops_paying_at": [round(at, 1) for at, rises in each.crossings if not rises],
+                "starts_paying_at": [round(at, 1) for at, rises in each.crossings if rises],
                 "pays_at_the_smallest": each.always,
                 "largest": max(each.sizes),
+                "outside": list(each.extrapolated),
             }
             for each in pays(found)
         ],

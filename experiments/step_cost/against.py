@@ -19,6 +19,7 @@ from ddbench.cost import CostModel, inside, prefill_of
 from ddbench.cost.loop import Requests, closed_loop
 from ddbench.errors import ConfigError
 from experiments.step_cost.evidence import COUNTED, PROMPT, known, rows_of
+from experiments.step_cost.fleets import check_dummy_cost
 
 ROUND = re.compile(r"(autoregressive|dflash|ddtree)(?:_(\d+))?")
 SPEED = re.compile(r"(autoregressive|dflash|ddtree)(?:_(\d+)_nodes)?")
@@ -28,7 +29,11 @@ CHAIN = 16  # verify width of the evidence's pinned chain
 
 @dataclass(frozen=True)
 class Told:
-    """One measured number and what the cost file says of it; ``what``: ``round_ms`` or ``tokens_per_s``."""
+    """One measured number and what the cost file says of it; ``what``: ``round_ms`` or ``tokens_per_s``.
+
+    ``fitted``: the cost file has points of this kind at this verify width, so that only their repeats are held against
+    it.
+    """
 
     what: str
     kind: str
@@ -38,13 +43,14 @@ class Told:
     told: float
     error: float
     inside: bool
+    fitted: bool
 
 
 def against(cost: CostModel, place: str) -> list[Told]:
     """All numbers of an evidence file that the cost file tells.
 
     Raises:
-        ConfigError: no such file, one of another engine, version, precision or GPU, or one without such numbers.
+        ConfigError: no such file, one of another engine, version, precision, GPU or model, or one without such numbers.
     """
     measured = measured_of(cost, place, "step_cost.against")
     found = [*_rounds(cost, measured.get("round_ms") or {}), *_speeds(cost, measured)]
@@ -57,7 +63,7 @@ def measured_of(cost: CostModel, place: str, key: str) -> dict[str, Any]:
     """What an evidence file of the cost's own setup measured; ``key`` of the configuration names the file.
 
     Raises:
-        ConfigError: no such file, or one of another engine, version, precision or GPU.
+        ConfigError: no such file, or one of another engine, version, precision, GPU or model.
     """
     try:
         data = json.loads(Path(place).read_text(encoding="utf-8"))
@@ -68,6 +74,7 @@ def measured_of(cost: CostModel, place: str, key: str) -> dict[str, Any]:
     if engine not in versions or data.get("gpu") != gpu:
         raise ConfigError(key, place, f"an evidence file of {engine} on {gpu}, as the cost file is")
     _same_build(cost, engine, known(versions[engine]), place, key)
+    check_dummy_cost(cost.fingerprint, key, place)
     found: dict[str, Any] = measured
     return found
 
@@ -82,14 +89,32 @@ def _same_build(cost: CostModel, engine: str, version: str, place: str, key: str
 
 
 def summary(found: list[Told]) -> dict[str, Any]:
-    """Errors without sign by what they are of, those inside the measured ranges alone: median, worst, n."""
+    """Errors without sign by what they are of, those inside the measured ranges alone: median, worst, n.
+
+    ``fitted_widths``: at verify widths that the fit has seen; ``other_widths``: at those that it has not; ``all``.
+    None where there is no such number.
+    """
     result: dict[str, Any] = {}
     for what in dict.fromkeys(each.what for each in found):
-        errors = np.abs([each.error for each in found if each.what == what and each.inside])
-        if len(errors):
-            spread = {"median": float(np.median(errors)), "worst": float(errors.max()), "n": len(errors)}
-            result[what] = {name: round(value, 4) for name, value in spread.items()}
+        mine = [each for each in found if each.what == what and each.inside]
+        if mine:
+            result[what] = {
+                "fitted_widths": _spread([each for each in mine if each.fitted]),
+                "other_widths": _spread([each for each in mine if not each.fitted]),
+                "all": _spread(mine),
+            }
     return result
+
+
+def _spread(found: list[Told]) -> dict[str, float] | None:
+    if not found:
+        return None
+    errors = np.abs([each.error for each in found])
+    return {"median": round(float(np.median(errors)), 4), "worst": round(float(errors.max()), 4), "n": len(errors)}
+
+
+def _fitted(cost: CostModel, kind: str, width: int) -> bool:
+    return any(point.verify_width == width for point in cost.points.get(kind, ()))
 
 
 def to_rows(found: list[Told]) -> list[dict[str, Any]]:
@@ -107,7 +132,17 @@ def _rounds(cost: CostModel, times: dict[str, Any]) -> Iterator[Told]:
         measured = float(row["ms"] if "ms" in row else row["median"])
         told = float(cost.step_ms(named[1], width, batch, PROMPT + COUNTED, extrapolate=True))
         within = inside(cost.fit(named[1]), width, batch, PROMPT + COUNTED)
-        yield Told("round_ms", named[1], width, batch, measured, told, told / measured - 1, within)
+        yield Told(
+            "round_ms",
+            named[1],
+            width,
+            batch,
+            measured,
+            told,
+            told / measured - 1,
+            within,
+            _fitted(cost, named[1], width),
+        )
 
 
 def _speeds(cost: CostModel, measured: dict[str, Any]) -> Iterator[Told]:
@@ -127,4 +162,14 @@ def _speeds(cost: CostModel, measured: dict[str, Any]) -> Iterator[Told]:
         assert told is not None
         speed = float(row["median"])
         within = inside(fit, width, batch, PROMPT + OUTPUT / 2)
-        yield Told("tokens_per_s", named[1], width, batch, speed, told, told / speed - 1, within)
+        yield Told(
+            "tokens_per_s",
+            named[1],
+            width,
+            batch,
+            speed,
+            told,
+            told / speed - 1,
+            within,
+            _fitted(cost, named[1], width),
+        )

@@ -53,7 +53,7 @@ def import_evidence(
     check_dummy(settings.model)
     left_out: list[str] = []
     block = settings.model.dflash.block_size if settings.model.dflash else None
-    points = points_of(times, block or 1, left_out)
+    points = points_of(times, block or 1, left_out, "step_cost.evidence", str(place))
     source = {
         "how": f"taken from {place.name}",
         "measured_by": str(data.get("command")),
@@ -87,11 +87,11 @@ def _attention(data: Mapping[str, Any]) -> str:
     return str(only or "unknown").partition(",")[0]
 
 
-def points_of(times: Mapping[str, Any], block: int, left_out: list[str]) -> Points:
+def points_of(times: Mapping[str, Any], block: int, left_out: list[str], key: str, place: str) -> Points:
     """The steady rows of round times by kind of step; names of the unsteady ones are added to ``left_out``.
 
     Raises:
-        ConfigError: none at all.
+        ConfigError: none at all; ``key`` of the configuration names the file ``place``.
     """
     points: Points = {}
     for arm, batch, row in rows_of(times):
@@ -108,7 +108,7 @@ def points_of(times: Mapping[str, Any], block: int, left_out: list[str]) -> Poin
         point = Point(width, batch, PROMPT + COUNTED, middle, row["low"], row["high"], row["n"], None)
         points.setdefault(found[1], []).append(point)
     if not points:
-        raise ConfigError("step_cost.evidence", "round_ms", "at least one steady round time")
+        raise ConfigError(key, place, "a file with at least one steady round time (measured.round_ms)")
     return points
 
 

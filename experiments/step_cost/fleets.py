@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +21,7 @@ from runners.base import EngineFailure
 
 SPARE_S = 10.0  # before the limit, no further group of steps is begun
 PREFILL_OF = "ddtree"  # the kind of engine whose prefill is timed, where there is one
+ROUNDED = 0.01  # a number of parameters is told to so much of it
 
 Once = Callable[[str, Step], float]
 """Milliseconds of a step on the engine of a name. Raises EngineFailure where there is no such time."""
@@ -34,8 +36,30 @@ def check_dummy(model: ModelSettings) -> None:
     ours = (dummy.LAYERS, dummy.KV_HEADS, dummy.HEAD, dummy.SHAPE["vocab_size"])
     target, drafter = model.target, model.dflash
     theirs = (target.layers, target.kv_heads, target.head_dim, target.vocab_size)
-    if ours != theirs or drafter is None or drafter.layers != dummy.DRAFT_LAYERS or drafter.block_size != 16:
+    same = ours == theirs and target.active_params is None and _near(target.params, dummy.target_parameters())
+    if not same or drafter is None or drafter.layers != dummy.DRAFT_LAYERS or drafter.block_size != dummy.BLOCK:
         raise ConfigError("model", model.name, "qwen3_8b: the dimensions at which this engine is given random weights")
+
+
+def check_dummy_cost(setup: Mapping[str, str], key: str, place: str) -> None:
+    """Is a cost's fingerprint that of the random weights, which the round times of all evidence are of?
+
+    Raises:
+        ConfigError: it is another model's; ``key`` of the configuration names the evidence file ``place``.
+    """
+    target, drafter = (setup.get(name, "unknown") for name in ("target", "drafter"))
+    words = dummy.SHAPE["vocab_size"]
+    shape = rf"(\d+) parameters, {dummy.LAYERS} layers, {dummy.KV_HEADS} kv heads of {dummy.HEAD}, vocabulary {words}"
+    ours = re.fullmatch(shape, target)
+    theirs = re.fullmatch(rf"(\d+) parameters, {dummy.DRAFT_LAYERS} layers, block {dummy.BLOCK}", drafter)
+    found = [(ours, dummy.target_parameters()), (theirs, dummy.drafter_parameters())]
+    if not all(match is not None and _near(int(match[1]), params) for match, params in found):
+        own = f"of the cost file's model (target: {target}; drafter: {drafter})"
+        raise ConfigError(key, place, f"an evidence file {own}, not of Qwen3-8B's dimensions")
+
+
+def _near(told: int, params: int) -> bool:
+    return abs(told / params - 1) <= ROUNDED
 
 
 def name_of(step: Step) -> str:

@@ -26,8 +26,9 @@ from experiments.step_cost.settings import StepCostSettings, load
 
 NOTES = (
     "told: by the fit of a cost file; measured: round times and tokens/s at a pinned acceptance of evidence shards of "
-    "the same setup, which were not fitted. error: told / measured - 1. tokens_per_s is a closed loop of twice as many "
-    "prompts of 256 tokens as are in flight, their reading included."
+    "the same setup. No number here was fitted, but fitted_widths are of steps whose kind and verify width the fit has "
+    "points of, measured anew; other_widths it has never seen. error: told / measured - 1. tokens_per_s is a closed "
+    "loop of twice as many prompts of 256 tokens as are in flight, their reading included."
 )
 Measure = Callable[[Settings, StepCostSettings, Callable[[Measured], None], Path], Measured]
 
@@ -112,7 +113,10 @@ def _against(model: CostModel, asked: StepCostSettings, folder: Path) -> dict[st
         ]
         keep(asked.kept, model, {"against": Path(asked.against).name, "errors": told, "rows": rows}, NOTES)
     for what, error in told.items():
-        say(f"against {what} of {Path(asked.against).name}: {100 * error['median']:.1f} % median, n {error['n']}")
+        for which, each in error.items():
+            if each is not None:
+                told_of = f"against {what} of {Path(asked.against).name}, {which.replace('_', ' ')}"
+                say(f"{told_of}: {100 * each['median']:.1f} % median, n {each['n']}")
     return {"against": told}
 
 

@@ -55,9 +55,9 @@ def of_tiny(folder: Path, model: ModelSettings) -> dict[str, Value]:
     for row in frames.results.itertuples():
         name = f"{arm_of(row)}.batch_{row.batch_size}"
         state = _unmeasured(row)
-        found[f"lossless_share.{name}"] = state or _number(
-            row.lossless_share, "nothing to compare it with was measured"
-        )
+        apart = "nothing to compare it with was measured"
+        apart = apart if pd.isna(row.baseline_note) else f"{apart}: {row.baseline_note}"
+        found[f"lossless_share.{name}"] = state or _number(row.lossless_share, apart)
         lengths = _number(row.acceptance_length_unclipped, "no round was counted")
         found[f"acceptance_length.{name}"] = state or lengths
     found["largest_gap"] = _largest_gap(frames.ledger)

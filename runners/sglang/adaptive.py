@@ -43,9 +43,9 @@ def environment(arm: Arm, cost: CostModel | None, scratch: Path, host: Host) -> 
     return {POLICY: arm.policy, COSTS: place, WIDTHS: narrow}
 
 
-def refuse_engine(version: str, flags: Mapping[str, Any]) -> str | None:
-    """Why an arm with a policy cannot run; None if it can. ``version``: of SGLang, a number."""
-    if version != WIDTHS_VERSION:
+def refuse_engine(version: str | None, flags: Mapping[str, Any]) -> str | None:
+    """Why an arm with a policy cannot run; None if it can. ``version``: of SGLang, a number; None: not known."""
+    if version is not None and version != WIDTHS_VERSION:
         return f"a verify width that changes needs SGLang {WIDTHS_VERSION}, not {version}"
     if (flags.get("tensor_parallel") or 1) > 1:
         return "a verify width that changes is not for tensor parallelism: ranks would see rounds arrive apart"

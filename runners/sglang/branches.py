@@ -16,6 +16,20 @@ from ddbench.errors import ConfigError
 
 KEY = "engine.branch"
 NAMES = ("verify_width", "nodes", "width", "depth", "block", "drafter")  # that a template may have in braces
+# Settings that every server is told from the cell's flags or by us (runners.sglang.command), and others of SGLang that
+# say the same: of an adapter they would hide a difference between the arms.
+TOLD = (
+    *("model_path", "revision", "load_format", "trust_remote_code", "skip_tokenizer_init", "sampling_defaults"),
+    *("incremental_streaming_output", "stream_interval", "dtype", "quantization", "kv_cache_dtype", "context_length"),
+    *("max_running_requests", "max_total_tokens", "mem_fraction_static", "chunked_prefill_size", "page_size"),
+    *("attention_backend", "sampling_backend", "grammar_backend", "min_free_slots_delay", "random_seed"),
+    *("disable_radix_cache", "disable_overlap_schedule", "disable_decode_cuda_graph", "disable_prefill_cuda_graph"),
+    *("tp_size", "log_level_http", "cuda_graph_bs_decode"),
+)
+SAME = (
+    *("host", "port", "config", "tensor_parallel_size", "disable_cuda_graph", "cuda_graph_bs", "cuda_graph_max_bs"),
+    *("prefill_attention_backend", "decode_attention_backend"),
+)
 
 
 @dataclass(frozen=True)
@@ -50,22 +64,33 @@ class Branch:
     def __post_init__(self) -> None:
         if not re.fullmatch(r"[\w.-]+", self.name):
             raise ConfigError(f"{KEY}.name", self.name, "letters, digits, _ . and -")
+        for name in self.environment:
+            if not re.fullmatch(r"[A-Za-z_]\w*", name):
+                raise ConfigError(f"{KEY}.environment", name, "names of variables: letters, digits and _")
         unknown = sorted(self.axes - set(NAMES))
         if unknown:
             raise ConfigError(KEY, f"{{{unknown[0]}}}", f"templates with {', '.join(f'{{{name}}}' for name in NAMES)}")
         if not self.axes & {"verify_width", "nodes"}:
             raise ConfigError(KEY, list(self.arguments), "{verify_width} or {nodes} in one of the templates")
-        if "speculative_algorithm" not in _settings(self.arguments):
+        names = _settings(self.arguments)
+        if "speculative_algorithm" not in names:
             raise ConfigError(KEY, list(self.arguments), "--speculative-algorithm among the arguments")
+        for name in names:
+            _check_name(name)
 
     @property
     def axes(self) -> set[str]:
         """What its templates can say."""
-        templates = (*self.arguments, *self.environment.values())
-        try:
-            return {name for each in templates for _, name, _, _ in Formatter().parse(each) if name is not None}
-        except ValueError as error:
-            raise ConfigError(KEY, self.words, f"templates whose braces fit ({error})") from None
+        found = set()
+        for each in (*self.arguments, *self.environment.values()):
+            try:
+                fields = [part[1:] for part in Formatter().parse(each) if part[1] is not None]
+            except ValueError as error:
+                raise ConfigError(KEY, self.words, f"templates whose braces fit ({error})") from None
+            if any(form or conversion for _, form, conversion in fields):
+                raise ConfigError(KEY, each, "names alone in braces, with no ! and no : after them")
+            found |= {str(name) for name, _, _ in fields}
+        return found
 
     @property
     def words(self) -> list[str]:
@@ -99,6 +124,19 @@ def misfits(told: Mapping[str, Any], info: Mapping[str, Any]) -> list[str]:
         for name, value in told.items()
         if info.get(name) is not None and str(info[name]) != str(value)
     ]
+
+
+def _check_name(name: str) -> None:
+    """Raises ConfigError for an argument that is no plain flag, or that other settings say.
+
+    A server takes the beginning of a flag for the flag.
+    """
+    flag = "--" + name.replace("_", "-")
+    if not re.fullmatch(r"[A-Za-z]\w*", name):
+        raise ConfigError(KEY, flag, "flags of letters, digits and -")
+    if any(told.startswith(name) for told in (*TOLD, *SAME)):
+        allowed = "flags of the branch's trees alone: engine.flags says the others, equal in all arms (overlap: false)"
+        raise ConfigError(KEY, flag, allowed)
 
 
 def _values(tree: Tree) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from ddbench.errors import ConfigError
-from runners.checkouts import Checkout, examine
+from runners.checkouts import CODE, TEXT, Checkout, examine
 from runners.hosts import Host
 
 KEY = "engine.checkout"
@@ -26,7 +26,7 @@ def look(checkout: str) -> Checkout:
     if not (folder / SOURCES / "sglang" / "launch_server.py").is_file():
         raise ConfigError(KEY, checkout, f"a folder of SGLang sources, with {SOURCES}/sglang/launch_server.py")
     folder = folder.resolve()
-    return examine("checkout", folder, folder / SOURCES)
+    return examine("checkout", folder, folder / SOURCES, CODE | TEXT)
 
 
 def python_path(found: Checkout) -> str:

@@ -86,7 +86,7 @@ def resolve(given: SglangFlags, demands: Demands) -> dict[str, Any]:
     if demands.device == "cpu":
         raise ConfigError("engine.device", "cpu", "cuda: SGLang's CPU build has no DFlash and no overlap")
     if demands.dtype == "float32":
-        allowed = "bfloat16 or float16: SGLang's norm kernels have no float32, its servers end at their first pass"
+        allowed = "bfloat16: SGLang's norm kernels have no float32, its servers end at their first pass"
         raise ConfigError("engine.dtype", "float32", f"{allowed} (docs/engines.md)")
     if given.max_running_requests is not None and given.max_running_requests < demands.batch_size:
         allowed = f"at least {demands.batch_size}, or null"

@@ -16,6 +16,11 @@ CPU_SAMPLING = (
     "vLLM's CPU build (0.32, and 0.33 as read) spreads temperature, top-p and top-k of speculative requests into a "
     "copy that is thrown away: sampling would follow memory that nobody wrote"
 )
+HYBRID_TREES = "the plug-in runs full attention only: siblings of a tree would share a hybrid's recurrent state"
+NO_TORCHVISION = (
+    "needs torchvision in engine.python's environment: vLLM's file of the Qwen3.5 and 3.6 forms imports it, for text "
+    "alone too (docs/hybrid.md)"
+)
 LORA = ("--enable-lora", "--lora-modules")
 
 
@@ -30,10 +35,15 @@ class Asked:
     block_size: int | None
     attention: str  # of the target: full or hybrid
     flags: dict[str, Any]  # resolved, see runners.vllm.flags
+    lacking: str | None = None  # why the environment cannot load the target, whatever the strategy
 
 
 def refuse(asked: Asked) -> str | None:
     """Why vLLM cannot run an arm; None if it can."""
+    if asked.strategy == "ddtree" and asked.attention != "full":
+        return HYBRID_TREES
+    if asked.lacking is not None:
+        return asked.lacking
     if asked.strategy == "dflash":
         return _dflash(asked)
     if asked.strategy == "eagle":
@@ -56,8 +66,6 @@ def _dflash(asked: Asked) -> str | None:
 
 def _ddtree(asked: Asked) -> str | None:
     flags = asked.flags
-    if asked.attention != "full":
-        return "the plug-in runs full attention only: siblings of a tree would share a hybrid's recurrent state"
     if asked.nodes is not None and asked.nodes > MOST_NODES:
         return f"nodes {asked.nodes} > {MOST_NODES}: the tree attention takes {MOST_NODES + 1} rows a sequence"
     if flags.get("attached"):

@@ -14,9 +14,11 @@ _PER_REQUEST_METRICS = (0, 32)
 
 @dataclass(frozen=True)
 class Capabilities:
-    """What the runner asks of a version. ``per_request_metrics``: counts of speculation in each response."""
+    """What the runner asks of an environment. ``per_request_metrics``: counts of speculation in each response.
+    ``torchvision``: whether it is there; None where that is not known."""
 
     per_request_metrics: bool
+    torchvision: bool | None = None
 
     @property
     def counting(self) -> str:
@@ -37,8 +39,12 @@ def parsed(version: str) -> tuple[int, ...]:
 
 def capabilities(version: str, probed: Mapping[str, Any] | None = None) -> Capabilities:
     """By what the installed files show (``probed``, see :mod:`runners.probe_script`), else by the version."""
-    shown = (probed or {}).get("per_request_metrics")
-    return Capabilities(parsed(version) >= _PER_REQUEST_METRICS if shown is None else bool(shown))
+    facts = probed or {}
+    shown = facts.get("per_request_metrics")
+    return Capabilities(
+        per_request_metrics=parsed(version) >= _PER_REQUEST_METRICS if shown is None else bool(shown),
+        torchvision=facts["torchvision"] is not None if "torchvision" in facts else None,
+    )
 
 
 def too_old(version: str) -> str | None:

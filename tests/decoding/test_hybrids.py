@@ -12,17 +12,14 @@ from typing import Any
 import pytest
 import torch
 import transformers
-from torch import nn
 from transformers import AutoModelForCausalLM
 
 from ddbench.adaptive import Adaptive
 from ddbench.decoding import ModelPair, Request, Sampling, Strategy, decode, load_pair
 from ddbench.decoding.kv import Slots
 from ddbench.decoding.masks import tree_mask
-from ddbench.decoding.recurrent import check_against_own
 from ddbench.decoding.states import Links
-from ddbench.decoding.target import Prompts, Target, check_target, delta_layers
-from ddbench.errors import ConfigError
+from ddbench.decoding.target import Prompts, Target, delta_layers
 from ddbench.replay.record import record as record_traces
 from ddbench.tree import ancestor_mask
 from tests.decoding.conftest import make_dflash, make_eagle, sample_text, train_dflash
@@ -276,93 +273,3 @@ def test_the_text_part_of_a_checkpoint_with_images(tmp_path: Path) -> None:
         logits, _ = target.prefill(Prompts.of(ids.tolist(), 0, target.dtype, target.device))
         wanted = whole(input_ids=ids, attention_mask=torch.ones_like(ids)).logits[:, -1]
         torch.testing.assert_close(logits, wanted, rtol=0, atol=1e-4)
-
-
-TINY = {"vocab_size": 24, "hidden_size": 32, "num_hidden_layers": 2, "pad_token_id": 0}
-REFUSED: dict[str, tuple[dict[str, Any], str]] = {
-    "MambaConfig": (TINY, "MambaMixer"),
-    "Mamba2Config": ({**TINY, "num_heads": 4, "head_dim": 16, "n_groups": 1}, "Mamba2Mixer"),
-    "FalconMambaConfig": (TINY, "FalconMambaMixer"),
-    "RwkvConfig": ({**TINY, "attention_hidden_size": 32}, "Rwkv"),
-    "RecurrentGemmaConfig": ({**TINY, "num_attention_heads": 2, "intermediate_size": 64}, "RecurrentGemma"),
-    "KimiLinearConfig": ({**TINY, "num_attention_heads": 2, "num_key_value_heads": 2}, "KimiLinearDeltaAttention"),
-    "MiniMaxConfig": (
-        {
-            **TINY,
-            "num_attention_heads": 2,
-            "num_key_value_heads": 2,
-            "head_dim": 16,
-            "intermediate_size": 32,
-            "num_local_experts": 2,
-            "layer_types": ["linear_attention", "full_attention"],
-        },
-        "MiniMaxLightningAttention",
-    ),
-    "Lfm2Config": (
-        {
-            **TINY,
-            "num_attention_heads": 2,
-            "num_key_value_heads": 2,
-            "intermediate_size": 64,
-            "layer_types": ["conv", "full_attention"],
-        },
-        "conv layers",
-    ),
-}
-
-
-@pytest.mark.parametrize("config", REFUSED)
-def test_other_recurrent_layers_are_refused_by_name(config: str) -> None:
-    settings, said = REFUSED[config]
-    model = AutoModelForCausalLM.from_config(getattr(transformers, config)(**settings))
-    with pytest.raises(ConfigError, match=r"^target=") as caught:
-        check_target(model)
-    assert said in str(caught.value)
-    assert "\n" not in str(caught.value)
-
-
-def test_a_checkpoint_of_another_kind_is_refused_by_name(tmp_path: Path) -> None:
-    """Some of them the library itself does not load with the attention that trees need: its reason would be no help."""
-    AutoModelForCausalLM.from_config(transformers.MambaConfig(**TINY)).save_pretrained(tmp_path)
-    with pytest.raises(ConfigError, match="recurrent state in MambaMixer"):
-        load_pair(tmp_path)
-
-
-def changed(kind: str = "qwen3_5") -> Any:
-    """A hybrid that a test may take apart."""
-    name, settings = CONFIGS[kind]
-    torch.manual_seed(0)
-    return AutoModelForCausalLM.from_config(getattr(transformers, name)(**settings), attn_implementation="sdpa").eval()
-
-
-def test_a_layer_without_its_parts_is_refused() -> None:
-    """As OLMo Hybrid's in transformers 5.12, which had a convolution each for queries, keys and values."""
-    model = changed("olmo_hybrid")
-    del model.model.layers[2].linear_attn.conv1d
-    with pytest.raises(ConfigError, match="this one lacks conv1d"):
-        check_target(model)
-
-
-def test_a_layer_of_other_sizes_is_refused() -> None:
-    model = changed()
-    model.model.layers[0].linear_attn.conv1d = nn.Conv1d(80, 80, 4)
-    with pytest.raises(ConfigError, match="a convolution of each of 80 channels"):
-        check_target(model)
-    model = changed()
-    model.model.layers[0].linear_attn.activation = "gelu"
-    with pytest.raises(ConfigError, match="silu activation, this one has gelu"):
-        check_target(model)
-
-
-@pytest.mark.parametrize("kind", CONFIGS)
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
-def test_a_layer_that_computes_something_else_is_refused(kind: str, dtype: torch.dtype) -> None:
-    """The parts are all there; the gate, say, is taken from elsewhere."""
-    model = changed(kind).to(dtype)
-    layers = delta_layers(model)
-    check_against_own("hybrid", layers, HIDDEN)
-    layer = layers[0]
-    own = layer.forward
-    layer.forward = lambda hidden_states: own(hidden_states) + 0.1 * own(hidden_states.flip(-1))  # type: ignore[method-assign]
-    with pytest.raises(ConfigError, match=r"this one's output is .* off"):
-        check_against_own("hybrid", layers, HIDDEN)

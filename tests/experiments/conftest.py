@@ -16,6 +16,7 @@ from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
 from ddbench.__main__ import conf_folder
+from experiments import sweep
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -86,6 +87,17 @@ class CommandLine:
         process = self.start(*overrides)
         out, err = process.communicate(timeout=300)
         return Ended(process.returncode, out, err)
+
+    def here(self, run_id: str, *overrides: str) -> dict[str, Any]:
+        """The same in this process, which spares the start of another; its summary, or what it raises."""
+        with initialize_config_dir(str(conf_folder()), version_base="1.3"):
+            config = compose("config", overrides=[*self.arguments, *overrides])
+        plain: dict[str, Any] = OmegaConf.to_container(config, resolve=True)  # type: ignore[assignment]
+        with pytest.MonkeyPatch.context() as patch:
+            patch.chdir(self.folder)
+            for name, value in self.environment.items():
+                patch.setenv(name, value)
+            return sweep.run(plain, run_id)
 
     def bare(self, *arguments: str) -> Ended:
         """Only the arguments given."""

@@ -11,6 +11,7 @@ from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
 from ddbench.errors import ConfigError
+from experiments.adaptive.arms import refuse_engine as refuse_policy
 from experiments.engines import engine_of
 from experiments.engines.vllm import VLLM
 from experiments.estimate import server_starts
@@ -46,6 +47,13 @@ def test_an_arm_is_measured_in_one_go_within_a_block() -> None:
     )
     assert [repr(arm) for arm in second[::2]] == [repr(arm) for arm in first[::2]][::-1]
     assert arms[0].strategy == "autoregressive"
+
+
+def test_trees_of_a_hybrid_alone_are_refused_before_a_vllm_is_looked_for() -> None:
+    for strategies, said in (("[ddtree]", True), ("[autoregressive,ddtree]", False)):
+        asked = settings("model=tiny_hybrid", "engine.python=/nowhere/python", f"sweep.strategy={strategies}")
+        assert (VLLM.refuse_all(asked) is not None) is said
+    assert VLLM.refuse_all(settings("model=tiny", "sweep.strategy=[ddtree]")) is None
 
 
 def test_the_reference_engine_starts_once_a_block() -> None:
@@ -128,7 +136,13 @@ def test_a_dry_run_needs_no_sglang() -> None:
     tree = "ddtree", Shape(depth=15, nodes=16), sglang.flags(asked, [])
     assert sglang.refuse_all(asked) is None
     assert sglang.refuse(asked, *tree) is None
-    for question in (lambda real: sglang.refuse_all(real), lambda real: sglang.refuse(real, *tree)):
+    assert refuse_policy(asked, "cost_optimal") is None
+    questions = (
+        sglang.refuse_all,
+        lambda real: sglang.refuse(real, *tree),
+        lambda real: refuse_policy(real, "caddtree"),
+    )
+    for question in questions:
         with pytest.raises(ConfigError, match=r"engine\.python"):
             question(replace(asked, dry_run=False))
 

@@ -194,6 +194,14 @@ def test_delta_nets_need_layers_without_a_cache(changes: dict[str, object]) -> N
         replace(HYBRID.target, **changes)  # type: ignore[arg-type]
 
 
+def test_what_delta_nets_cannot_be_is_said_in_the_words_of_the_configuration() -> None:
+    with pytest.raises(ConfigError, match=r"^model\.target\.delta_nets=\{'key_heads': 2, .*\}: null, but for"):
+        replace(HYBRID.target, attention="full")
+    with pytest.raises(ConfigError, match=r"delta_nets\.key_heads=3: a number that divides the 4 value heads"):
+        replace(NETS, key_heads=3)
+    assert replace(NETS, key_heads=4).key_heads == 4
+
+
 STATUS = CellStatus("ok", None, None, "2026-01-01T00:00:00+00:00", 1.0, None, None)
 
 

@@ -16,6 +16,8 @@ sys.path.append(str(Path(__file__).parents[1] / "runners" / "hosts"))
 
 from ssh_servers import SshServer
 
+from ddbench.errors import ConfigError
+
 GRID = [
     "sweep.strategy=[autoregressive,ddtree]",
     "sweep.width=[2]",
@@ -54,7 +56,7 @@ def counted(run: Path) -> dict[str, list[Any]]:
 
 
 def test_a_sweep_over_ssh_through_a_dropped_connection(ddbench: Any, ssh: SshServer) -> None:
-    here = ddbench.start(*GRID, "run_id=here")
+    here = ddbench.start(*GRID, "report.build=false", "run_id=here")
     process = ddbench.start(*GRID, *there(ssh), "run_id=there")
     assert process.stderr is not None
     said = []
@@ -91,14 +93,16 @@ def test_a_sweep_over_ssh_through_a_dropped_connection(ddbench: Any, ssh: SshSer
 
 
 def test_a_host_that_cannot_be_used_is_refused_before_anything_starts(ddbench: Any, ssh: SshServer) -> None:
+    done = ddbench.run(*GRID, *there(ssh), "host.pythons.reference=null", "run_id=refused")
+    assert done.code == 2, done.err
+    assert done.errors[-1].startswith("error: host.pythons.reference")
     cases = {
-        "host.pythons.reference": ["host.pythons.reference=null"],
-        "host.pythons.reference=": ["host.pythons.reference=/no/such/python"],
-        "host.address": ["host.port=1"],
-        "host.known_hosts": ["host.known_hosts=/dev/null"],
+        "host.pythons.reference": "host.pythons.reference=/no/such/python",
+        "host.address": "host.port=1",
+        "host.known_hosts": "host.known_hosts=/dev/null",
     }
-    for key, changes in list(cases.items()):
-        done = ddbench.run(*GRID, *there(ssh), *changes, "run_id=refused")
-        assert done.code == 2, done.err
-        assert done.errors[-1].startswith(f"error: {key}")
-        assert not ddbench.path("refused").exists()
+    for key, change in cases.items():
+        with pytest.raises(ConfigError) as caught:
+            ddbench.here("refused", *GRID, *there(ssh), change)
+        assert caught.value.key == key
+    assert not ddbench.path("refused").exists()

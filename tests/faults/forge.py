@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import select
+import signal
 import sys
 from pathlib import Path
 from typing import Any
@@ -43,6 +44,7 @@ def _become(job: dict[str, Any]) -> None:
     for descriptor, name in ((1, job["out"]), (2, job["err"])):
         os.dup2(os.open(name, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644), descriptor)
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # also where the tests run under nohup
     sys.argv = ["ddbench", *job["arguments"]]
     try:
         code = door.run()

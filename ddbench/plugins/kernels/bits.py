@@ -5,12 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-WORD = 32
+from ddbench.plugins.kernels.words import WORD, words_of
 
-
-def words_of(width: int) -> int:
-    """32-bit words that hold one bit for each of ``width`` local indices."""
-    return (width + WORD - 1) // WORD
+__all__ = ["WORD", "pack_bits", "unpack_bits", "words_of"]
 
 
 def pack_bits(mask: Tensor) -> Tensor:

@@ -1,15 +1,22 @@
-"""What the launchers need to know of the device; a CPU stands for the interpreter, which tests use."""
+"""What the launchers need to know of the device; a CPU stands for the interpreter, which tests use.
+
+Torch is loaded by what asks a device alone, so that memory can be computed without it.
+"""
 
 from __future__ import annotations
 
 from functools import cache
+from typing import TYPE_CHECKING
 
-import torch
+if TYPE_CHECKING:
+    import torch
 
 
 @cache
 def processors(device: torch.device) -> int:
     """Streaming multiprocessors."""
+    import torch
+
     if device.type != "cuda":
         return 16
     return int(torch.cuda.get_device_properties(device).multi_processor_count)
@@ -18,6 +25,8 @@ def processors(device: torch.device) -> int:
 @cache
 def shared_bytes(device: torch.device) -> int:
     """Shared memory that one block may have."""
+    import torch
+
     if device.type != "cuda":
         return shared_bytes_of((12, 0))
     return shared_bytes_of(torch.cuda.get_device_capability(device))

@@ -1,11 +1,16 @@
-"""Launching attention of verify windows: tiles that fit the device's shared memory, splits that fill the device."""
+"""Launching attention of verify windows: tiles that fit the device's shared memory, splits that fill the device.
+
+Torch is loaded for the workspace alone, so that its size can be computed without it.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-import torch
-from torch import Tensor
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
 
 MOST_SPLITS = 32
 LEAST_POSITIONS = 128  # of a split: below that, joining costs more than it saves
@@ -57,6 +62,8 @@ class AttentionWorkspace:
         cls, max_tokens: int, heads: int, head_size: int, splits: int, device: torch.device | str
     ) -> AttentionWorkspace:
         """Room for ``splits`` splits of ``max_tokens`` tokens; fewer tokens may have more splits, more tokens fewer."""
+        import torch
+
         entries = max(1, max_tokens * splits)
         return cls(
             partial=torch.empty(entries, heads, head_size, dtype=torch.float32, device=device),

@@ -14,8 +14,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from ddbench.errors import ConfigError
-from ddbench.plugins.kernels.bits import words_of
 from ddbench.plugins.kernels.device import shared_bytes_of
+from ddbench.plugins.kernels.words import words_of
 from ddbench.plugins.sglang.kernels.attention_plan import entries_of
 from ddbench.plugins.sglang.options import Sizes
 from ddbench.plugins.sglang.state_memory import Recurrent, state_parts

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 from ddbench.errors import ConfigError
 from ddbench.plugins.kernels.limits import MOST_DEPTH, MOST_NODES
-from ddbench.plugins.sglang.kernels.buffers import Caps
+from ddbench.plugins.sglang.kernels.caps import Caps
 
 WIDTH, DEPTH, NODES = "DDTREE_WIDTH", "DDTREE_DEPTH", "DDTREE_NODES"
 MIN_LOG_PROB, FORCE_SPINE, TRACE = "DDTREE_MIN_LOG_PROB", "DDTREE_FORCE_SPINE", "DDTREE_TRACE"

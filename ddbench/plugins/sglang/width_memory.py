@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from ddbench.plugins.kernels.bits import words_of
+from ddbench.plugins.kernels.words import words_of
 
 OFFER = 4  # bytes of a number of an offer
 

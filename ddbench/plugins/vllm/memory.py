@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ddbench.plugins.kernels.bits import words_of
+from ddbench.plugins.kernels.words import words_of
 
 
 @dataclass(frozen=True)

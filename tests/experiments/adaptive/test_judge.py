@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from ddbench.adaptive import Candidates
 from ddbench.cost import Point, load_cost
 from ddbench.cost.file import save_cost
 from ddbench.errors import ConfigError
+from ddbench.replay import Trace
+from ddbench.replay.trace import Key
+from experiments.adaptive.compare import ALONE, BLIND, UNJUDGED, UNPRICED, Row, compare
 from experiments.adaptive.judge import Judge, Table
 from experiments.adaptive.run import run
 from experiments.record import run as recording
@@ -23,8 +28,10 @@ SETUP = {
     "engine_version": "sglang 0.5.17 torch 2.11.0",
     "device": "NVIDIA H200",
     "dtype": "bfloat16",
-    "target": "another",
+    "target": "8191000000 parameters, 36 layers, 8 kv heads of 128, vocabulary 151936",
+    "drafter": "1050000000 parameters, 5 layers, block 16",
 }
+UNSTEADY = {"median": 9.0, "low": 1.0, "high": 99.0, "n": 5, "steady": False}
 CHEAP = 8  # the verify width that the fit never saw, and that takes half of what it says
 
 
@@ -72,7 +79,7 @@ def test_it_prices_what_the_fit_decides(ddbench: Any, tmp_path: Path) -> None:
     cost, judge = cost_file(tmp_path / "cost.json"), evidence(tmp_path / "e.json")
     shapes = ("adaptive.trees=[3,7,12]", "adaptive.chains=[]", "adaptive.batch_size=[1]", "adaptive.fill=1")
     asked = (f"run={recorded}", f"cost={cost}", *shapes, "adaptive.policies=[cost_optimal]")
-    with pytest.raises(ConfigError, match="not of another"):
+    with pytest.raises(ConfigError, match="not of 8191000000"):
         run(make("adaptive", *asked), "refused")
     kept = tmp_path / "evidence" / "adaptive.json"
     judged = (*asked, "what_if=true", f"adaptive.judge={judge}", f"adaptive.evidence={kept}")
@@ -80,7 +87,7 @@ def test_it_prices_what_the_fit_decides(ddbench: Any, tmp_path: Path) -> None:
     told = json.loads(kept.read_text())
     assert told["gpu"] == "NVIDIA H200"
     assert told["measured"]["predicted"] is True
-    assert told["measured"]["other_model"].endswith("times of another")
+    assert told["measured"]["other_model"].endswith(f"times of {SETUP['target']}")
     assert {each["best"] for each in told["measured"]["whole_sets"]} == {"tree 7"}
     page = Path(found["report"]).read_text(encoding="utf-8")
     assert "WHAT IF: nobody's speed" in page
@@ -89,6 +96,20 @@ def test_it_prices_what_the_fit_decides(ddbench: Any, tmp_path: Path) -> None:
     blind, knowing = (each["policies"]["cost_optimal"]["median"] for each in (found, known))
     assert knowing > blind
     assert knowing >= 0.98
+    few = {"ddtree_8": {"1": {"median": 5.0, "low": 0.1, "high": 99.0, "n": 5}, "2": UNSTEADY}}
+    place = evidence(tmp_path / "few.json", measured={"round_ms": few})
+    last = ("adaptive.trees=[7]", "adaptive.batch_size=[2]", f"adaptive.judge={place}")
+    lost = run(make("adaptive", *judged, *last, f"adaptive.evidence={kept}"), "lost")
+    left = json.loads(kept.read_text())["measured"]
+    assert {(each["arm"], each["batch_size"], each["reason"]) for each in left["left_out"]} == {
+        ("cost_optimal", 2, UNJUDGED)
+    }
+    assert left["judge_left_out"] == ["ddtree_8 at batch 2 (unsteady)"]
+    assert lost["policies"]["cost_optimal"]["worst"] is None
+    page = Path(lost["report"]).read_text(encoding="utf-8")
+    assert "`cost_optimal` is left out at every point" in page
+    assert "`cost_optimal` is left out at batch 2, T = 0, on" in page
+    assert "unsteady, and price nothing: ddtree_8 at batch 2" in page
     for wrong, match in (
         (("adaptive.knows=true",), "false without adaptive.judge"),
         (("adaptive.trees=[99]",), "the candidates that were recorded"),
@@ -105,3 +126,50 @@ def test_a_judge_has_the_points_of_both_files(tmp_path: Path) -> None:
     assert judge.round_ms(widths, 4, 277.0).tolist() == pytest.approx([ms("ddtree", w, 4) for w in widths.tolist()])
     assert float(judge.chain_ms(16, 2, 277.0)) == pytest.approx(ms("dflash", 16, 2))
     assert float(judge.autoregressive_ms(4, 277.0)) == pytest.approx(ms("autoregressive", 1, 4))
+
+
+def test_a_judge_of_another_model_or_without_round_times_is_refused(tmp_path: Path) -> None:
+    cost = load_cost(cost_file(tmp_path / "cost.json"))
+    other = replace(cost, fingerprint={**SETUP, "target": "4022000000 parameters"})
+    with pytest.raises(ConfigError, match=r"adaptive\.judge=.*4022000000 parameters.*not of Qwen3-8B's dimensions"):
+        Judge.of(other, str(evidence(tmp_path / "e.json")), 16)
+    nothing = evidence(tmp_path / "none.json", measured={"tokens_per_s_synthetic": {}})
+    with pytest.raises(ConfigError, match=r"adaptive\.judge=.*none\.json.*at least one steady round time"):
+        Judge.of(cost, str(nothing), 16)
+
+
+def trace() -> Trace:
+    """One request of nine tokens, whose drafter is right at every place."""
+    offers, ranks = np.tile(np.log(0.9 / 8.0 ** np.arange(8)), (8, 3, 1)), np.zeros((8, 3))
+    output, tail = (np.arange(length, dtype=np.int32) for length in (9, 2))
+    key = Key("p", 0, "made", "a", 0, 0, 0.0)
+    return Trace(key, 200, "length", 0, offers.astype(np.float32), ranks.astype(np.int16), output, tail)
+
+
+def test_a_step_without_a_price_is_no_speed(tmp_path: Path) -> None:
+    """The judge lost the rounds of one width at batch 2, which the policy takes there: it is left out and named."""
+    cost = load_cost(cost_file(tmp_path / "cost.json"))
+    rounds = {"dflash_16": {"2": UNSTEADY}}
+    rounds["ddtree_8"] = {"1": {"median": 5.0, "low": 1.0, "high": 99.0, "n": 5}}
+    place = evidence(tmp_path / "e.json", measured={"round_ms": rounds})
+    told = Judge.of(cost, str(place), 16)
+    assert told.left_out == ("dflash_16 at batch 2 (unsteady)",)
+    candidates = Candidates((7,), ())
+
+    def found(judge: Judge, size: int, knows: bool = False) -> tuple[list[Row], dict[str | None, str]]:
+        rows, left = compare("g", 0.0, [trace()], candidates, cost, [size], ["caddtree"], 1, judge, knows)
+        return rows, {each["arm"]: each["reason"] for each in left}
+
+    rows, left = found(told, 1)
+    assert left == {}
+    assert {row.arm for row in rows} == {"autoregressive", "tree 7", "caddtree", "oracle"}
+    assert all(row.tokens_per_s > 0 for row in rows)
+    rows, left = found(told, 2)
+    assert left == {"tree 7": UNPRICED, "caddtree": UNJUDGED}
+    assert {row.arm for row in rows} == {"autoregressive", "oracle"}
+    assert found(told, 2, knows=True)[1] == {"tree 7": UNPRICED, "caddtree": BLIND}
+    plain = told.tables["autoregressive"]
+    lost = replace(told, tables={**told.tables, "autoregressive": replace(plain, ms=np.full_like(plain.ms, np.nan))})
+    rows, left = found(lost, 2)
+    assert rows == []
+    assert left == {"autoregressive": UNPRICED, "tree 7": UNPRICED, "caddtree": UNJUDGED, None: ALONE}

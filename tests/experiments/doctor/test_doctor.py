@@ -70,7 +70,7 @@ def found(summary: Any, state: str, what: str) -> str:
     """What is said and what is to be done, of the one finding of that state and name."""
     (one,) = [each for each in summary["findings"] if (each["state"], each["what"]) == (state, what)]
     assert any(line.startswith(f"{state} ") and f" {what} " in line for line in summary["lines"])
-    assert "could not start" in summary["error"] or state == "note"
+    assert state == "note" or "could not start" in summary["error"]
     return f"{one['said']}; {one['todo']}"
 
 
@@ -113,7 +113,30 @@ def test_a_missing_drafter(doctor: Any, tmp_path: Path) -> None:
     (tmp_path / "empty" / "config.json").write_text("{}")
     summary = doctor("model=tiny", f"model.dflash.source={tmp_path / 'empty'}")
     assert "a checkpoint with safetensors" in found(summary, "missing", "model dflash")
-    assert "no eagle drafter" in found(doctor("model.eagle=null"), "missing", "strategy eagle")
+
+
+def test_a_strategy_without_a_drafter_is_a_note_while_another_one_can_run(doctor: Any) -> None:
+    """As in the sweep, which has unsupported cells then, and starts."""
+    summary = doctor("model=tiny_hybrid")
+    assert "error" not in summary
+    assert "unsupported: model tiny_hybrid has no eagle drafter" in found(summary, "note", "strategy eagle")
+    summary = doctor("model=tiny_hybrid", "sweep.strategy=[eagle]")
+    assert "nothing of what is asked for can be run" in found(summary, "missing", "strategies")
+
+
+def test_a_hybrid_on_a_vllm_without_torchvision(doctor: Any, tmp_path: Path) -> None:
+    """The stock arms need it, trees are refused whatever is there, and what was not asked for is not known to lack."""
+    for name, facts in (("without", {"torchvision": None}), ("with", {"torchvision": "0.28.0"}), ("untold", {})):
+        (tmp_path / name).mkdir()
+        asked = on_vllm(interpreter(tmp_path / name, **facts))
+        summary = doctor("model=tiny_hybrid", *asked)
+        lines = {line.split()[2]: line for line in summary["lines"] if " strategy " in line}
+        assert "siblings of a tree would share" in lines["ddtree"]
+        for strategy in ("autoregressive", "dflash"):
+            lacks = "note     strategy" in lines[strategy] and "needs torchvision in engine.python's" in lines[strategy]
+            assert lacks is (name == "without"), lines
+        assert ("error" in summary) is (name == "without")
+        assert "error" not in doctor("model=tiny", *asked)
 
 
 def test_a_model_that_is_neither_here_nor_to_be_had(doctor: Any) -> None:
@@ -154,6 +177,38 @@ def test_states_of_a_hybrid_are_counted_or_said_not_to_be(doctor: Any) -> None:
     assert (said["what"], said["said"]) == ("recurrent states", "not counted")
     assert "model.target.delta_nets" in said["todo"]
     assert not any(" recurrent states " in line for line in doctor()["lines"])
+
+
+def test_shapes_that_the_engine_refuses_take_no_states(doctor: Any, tmp_path: Path) -> None:
+    """Its plug-in verifies 128 tokens a sequence; 513 of a real hybrid's would be hundreds of GiB."""
+    asked = [
+        "engine=sglang",
+        "model=tiny_hybrid",
+        "sweep.strategy=[ddtree]",
+        "sweep.depth=[null]",
+        "sweep.width=[null]",
+    ]
+    asked += ["engine.device=cuda:7", "sweep.batch_size=[8]"]
+    for python in (interpreter(tmp_path, dist="sglang", version="0.5.23"), "/nowhere/python"):
+        for nodes, tokens in (("[15,512]", 16), ("[15,64]", 65)):
+            summary = doctor(*asked, f"sweep.nodes={nodes}", f"engine.python={python}")
+            (line,) = [line for line in summary["lines"] if " recurrent states " in line]
+            assert line.endswith(f"GiB for 8 requests, {tokens} tokens of each in a verify pass")
+
+
+def test_a_checkout_that_is_not_there_is_said_without_an_engine(doctor: Any, tmp_path: Path) -> None:
+    for python in ("/nowhere/python", interpreter(tmp_path, dist="sglang", version="0.5.17")):
+        asked = ("engine=sglang", "engine.device=cuda:7", f"engine.python={python}")
+        said = found(doctor(*asked, "engine.checkout=/nonexistent"), "missing", "checkout")
+        assert "engine.checkout='/nonexistent': a folder of SGLang sources" in said
+    checkout = tmp_path / "checkout" / "python" / "sglang"
+    checkout.mkdir(parents=True)
+    (checkout / "launch_server.py").touch()
+    (line,) = [
+        line for line in doctor(*asked, f"engine.checkout={tmp_path / 'checkout'}")["lines"] if " checkout " in line
+    ]
+    assert line.startswith("ok ")
+    assert line.endswith("licence file: none")
 
 
 def test_a_target_that_this_sglang_has_in_another_form_alone(doctor: Any, tmp_path: Path) -> None:

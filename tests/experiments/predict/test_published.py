@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from ddbench.cost import Point
 from ddbench.cost.file import save_cost
@@ -74,7 +75,30 @@ def test_refusals(asked: tuple[dict[str, Any], Path]) -> None:
     config, folder = asked
     broken = folder / "broken.yaml"
     broken.write_text("model: qwen3_8b\n")
+    tables = {}
+    for name, other in (
+        ("negative", {"sets": [{"name": "a", "source": "s", "dflash": -3, "ddtree": {}}]}),
+        ("short", {"sets": [{"name": "a", "source": "s", "dflash": None, "ddtree": {8: 0.5}}]}),
+        ("nodes", {"sets": [{"name": "a", "source": "s", "dflash": None, "ddtree": {0: 2.0}}]}),
+        ("key", {"sets": [{"name": "a", "source": "s", "dflash": None, "dtree": {}}]}),
+        ("depth", {"depth": 0, "sets": [{"name": "a", "source": "s", "dflash": 2.0, "ddtree": {}}]}),
+        ("empty", {"sets": []}),
+    ):
+        place = folder / f"{name}.yaml"
+        place.write_text(yaml.safe_dump({"model": "qwen3_8b", "temperature": 0.0, "depth": 15, **other}))
+        tables[name] = {"predict": {**config["predict"], "lengths": str(place)}}
+    far = {"sweep": {**config["sweep"], "batch_size": [64]}}
     for change, match in (
+        (tables["negative"], r"sets \(a\)\.dflash=-3.*tokens a round >= 1"),
+        (tables["short"], r"sets \(a\)\.ddtree\.8=0\.5: tokens a round >= 1"),
+        (tables["nodes"], r"sets \(a\)\.ddtree=0: an integer >= 1"),
+        (tables["key"], r"predict\.lengths\.sets\.?.*dtree"),
+        (tables["depth"], r"predict\.lengths\.depth=0"),
+        (tables["empty"], r"predict\.lengths\.sets"),
+        (far, r"sweep\.batch_size=\[64\]: .*no point has a number"),
+        ({"run": "outputs/record/x"}, "run='outputs/record/x': nothing with predict.lengths"),
+        ({"check": "outputs/x"}, "check='outputs/x': nothing with predict.lengths"),
+        ({"what_if": True}, "what_if=True: nothing with predict.lengths"),
         ({"cost": None}, "cost=None: a cost file"),
         ({"predict": {**config["predict"], "lengths": str(broken)}}, "predict.lengths=.*a table like"),
         ({"predict": {**config["predict"], "lengths": None, "evidence": "x"}}, "null without predict.lengths"),
@@ -83,3 +107,33 @@ def test_refusals(asked: tuple[dict[str, Any], Path]) -> None:
     ):
         with pytest.raises(ConfigError, match=match):
             run({**config, **change}, "refused")
+
+
+def test_where_a_strategy_pays_is_told_both_ways(asked: tuple[dict[str, Any], Path]) -> None:
+    """A chain of 1.3 tokens a round costs 1.4 steps at batch 1, and less and less of them at larger batches."""
+    config, folder = asked
+    place, lengths = folder / "rising.yaml", {"name": "a", "source": "s", "dflash": 1.3, "ddtree": {}}
+    place.write_text(json.dumps({"model": "qwen3_8b", "temperature": 0.0, "depth": 15, "sets": [lengths]}))
+    setup = json.loads(Path(config["cost"]).read_text())["fingerprint"]
+    points = {
+        "autoregressive": [Point(1, b, 512.0, 5.0 + 0.5 * b, 0.1, 999.0, 3) for b in (1, 2, 4, 8)],
+        "dflash": [Point(16, b, 512.0, 8.0 + 0.5 * b, 0.1, 999.0, 3) for b in (1, 2, 4, 8)],
+    }
+    save_cost(folder / "rising.json", setup, points, {"how": "made up", "date": "2026-01-01"})
+    told = {**config["predict"], "lengths": str(place), "extrapolate": True}
+    sizes = {**config["sweep"], "batch_size": [1, 2, 4, 8, 16]}
+    done = run({**config, "cost": str(folder / "rising.json"), "predict": told, "sweep": sizes}, "rising")
+    (pays,) = json.loads(Path(done["predicted"]).read_text())["sets"][0]["pays"]
+    assert pays["stops_paying_at"] == []
+    (at,) = pays["starts_paying_at"]
+    assert 8 < at < 16  # 1.3 x (5 + b / 2) = 8 + b / 2 at b = 10
+    assert pays["outside"] == [16]
+    page = Path(done["report"]).read_text(encoding="utf-8")
+    assert f"dflash against autoregressive decoding: pays from batch {at:g} (PREDICTED, interpolated)" in page
+    assert "Outside of what the cost was measured in: batch 16." in page
+    stored = json.loads(Path(done["predicted"]).read_text())
+    stored["sets"][0]["pays"] = [{**pays, "stops_paying_at": [20.5], "outside": []}]
+    Path(done["predicted"]).write_text(json.dumps(stored))
+    report.run({"run": done["run"]}, "again")
+    page = Path(done["report"]).read_text(encoding="utf-8")
+    assert f"pays from batch {at:g}, stops paying at batch 20.5 (PREDICTED, interpolated).\n" in page

@@ -1,4 +1,4 @@
-"""The command line with ``engine=sglang``, against the stand-in of tests/runners/sglang: no GPU, and real servers."""
+"""Sweeps with ``engine=sglang``, one by the command line, against the stand-in of tests/runners/sglang: no GPU."""
 
 from __future__ import annotations
 
@@ -27,9 +27,8 @@ def statuses(folder: Path) -> list[dict[str, Any]]:
 def test_a_tree_of_stock_dflash_is_unsupported_and_never_run_as_a_chain(ddbench: Any, tmp_path: Path) -> None:
     python = f"engine.python={write_stand_in(tmp_path)}"
     flags = "engine.flags.extra_args=['--speculative-eagle-topk=4']"
-    ended = ddbench.run("run_id=refused", *SMALL, python, flags, "sweep.strategy=[dflash]", "sweep.depth=[7]")
-    assert ended.code == 0, ended.err
-    assert ended.summary["cells"] == {"ok": 0, "unsupported": 1, "failed": 0, "suspect": 0}
+    summary = ddbench.here("refused", *SMALL, python, flags, "sweep.strategy=[dflash]", "sweep.depth=[7]")
+    assert summary["cells"] == {"ok": 0, "unsupported": 1, "failed": 0, "suspect": 0}
     (status,) = statuses(ddbench.path("refused"))
     assert status["reason"].startswith("SGLang's DFlash verifies a chain: told of a width above 1")
     report = (ddbench.path("refused") / "report.md").read_text().partition("## Results")[0]
@@ -57,8 +56,7 @@ def test_a_policys_arm_is_refused_by_name_where_its_costs_do_not_do(ddbench: Any
     python = f"engine.python={write_stand_in(tmp_path)}"
     shape = ("strategy.policies=[cost_optimal]", "sweep.strategy=[ddtree]", "sweep.depth=[7]", "sweep.nodes=[8]")
     few = cost_file(tmp_path, {"ddtree": (9,), "autoregressive": (1,)})
-    ended = ddbench.run("run_id=few", *SMALL, python, *shape, few)
-    assert ended.code == 0, ended.err
+    ddbench.here("few", *SMALL, python, *shape, few)
     (status,) = statuses(ddbench.path("few"))
     assert status["status"] == "unsupported"
     assert "verify_width" in status["reason"]

@@ -20,6 +20,8 @@ SETUP = {
     "engine_version": "sglang 0.5.17 torch 2.11.0",
     "device": "NVIDIA H200",
     "dtype": "bfloat16",
+    "target": "8191000000 parameters, 36 layers, 8 kv heads of 128, vocabulary 151936",
+    "drafter": "1050000000 parameters, 5 layers, block 16",
 }
 
 
@@ -70,8 +72,11 @@ def test_round_times_and_pinned_speeds(cost: CostModel, tmp_path: Path) -> None:
     assert found["tokens_per_s", "ddtree", 1].verify_width == 17
     assert found["tokens_per_s", "ddtree", 1].error == pytest.approx(0, abs=2e-3)
     told = summary(list(found.values()))
-    assert told["round_ms"]["n"] == 2
-    assert told["round_ms"]["worst"] == pytest.approx(0.5, abs=2e-3)
+    assert told["round_ms"]["all"]["n"] == told["round_ms"]["fitted_widths"]["n"] == 2
+    assert told["round_ms"]["all"]["worst"] == pytest.approx(0.5, abs=2e-3)
+    assert told["round_ms"]["other_widths"] is None
+    assert told["tokens_per_s"]["other_widths"]["n"] == told["tokens_per_s"]["all"]["n"] == 1  # 17 was not fitted
+    assert told["tokens_per_s"]["fitted_widths"] is None
 
 
 def test_files_of_another_machine_or_without_numbers(cost: CostModel, tmp_path: Path) -> None:
@@ -86,6 +91,15 @@ def test_files_of_another_machine_or_without_numbers(cost: CostModel, tmp_path: 
     half = replace(cost, fingerprint={**SETUP, "dtype": "float32"})
     with pytest.raises(ConfigError, match="an evidence file of float32"):
         against(half, evidence(tmp_path / "e.json", rounds))
+    for name, other in (
+        ("target", SETUP["target"].replace("8191000000", "4022000000")),  # Qwen3-4B: the same layers and cache
+        ("target", SETUP["target"].replace("36 layers", "35 layers")),
+        ("drafter", "1050000000 parameters, 5 layers, block 8"),
+        ("drafter", "none"),
+    ):
+        another = replace(cost, fingerprint={**SETUP, name: other})
+        with pytest.raises(ConfigError, match=rf"step_cost\.against=.*{other}.*not of Qwen3-8B's dimensions"):
+            against(another, evidence(tmp_path / "e.json", rounds))
     with pytest.raises(ConfigError, match="round times or pinned speeds"):
         against(cost, evidence(tmp_path / "e.json", {}))
     with pytest.raises(ConfigError, match="an evidence file of round times"):

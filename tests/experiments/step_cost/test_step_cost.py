@@ -165,7 +165,15 @@ def test_the_h200s_fit_tells_what_was_not_fitted(make: Make, tmp_path: Path) -> 
     assert fitted == {8, 32, 128}
     assert max(errors["round_ms", 64]) < 0.05
     assert median([each for values in errors.values() for each in values]) < 0.05
-    assert summary["against"]["tokens_per_s"]["median"] < 0.05 < max(errors["tokens_per_s", 17])  # past a tile
+    assert summary["against"]["tokens_per_s"]["all"]["median"] < 0.05 < max(errors["tokens_per_s", 17])  # past a tile
+    other = [abs(row["error"]) for row in told["measured"]["rows"] if row["what"] == "round_ms" and not row["fitted"]]
+    apart = summary["against"]["round_ms"]["other_widths"]
+    assert apart["n"] == len(other) == 14  # trees of widths 16 and 64
+    assert apart["median"] == pytest.approx(median(other), abs=1e-4)
+    assert 0.01 < apart["median"] < 0.02
+    assert summary["against"]["round_ms"]["fitted_widths"]["median"] < 0.01
+    with pytest.raises(ConfigError, match="model='qwen3_4b': qwen3_8b"):  # as many layers and heads, half the weights
+        run(make("model=qwen3_4b", f"step_cost.evidence={folder / 'vllm.json'}", "step_cost.page=false"), "refused")
     with pytest.raises(ConfigError, match=r"step_cost\.kept=.*null without step_cost\.against"):
         run(make("model=qwen3_8b", asked[0], f"step_cost.kept={kept}"), "refused")
 
@@ -180,9 +188,11 @@ def test_engines_of_sglang_are_asked_in_turns(make: Make, tmp_path: Path, monkey
 
     monkeypatch.setenv("PYTHONPATH", str(STAND_IN))
     monkeypatch.setattr(sglang, "write_dummy_pair", tiny_pair)
-    for name, value in {"LAYERS": 8, "KV_HEADS": 2, "HEAD": 64, "DRAFT_LAYERS": 3}.items():
+    for name, value in {"LAYERS": 8, "KV_HEADS": 2, "HEAD": 64, "DRAFT_LAYERS": 3, "TAPS": [1, 2, 4, 6]}.items():
         monkeypatch.setattr(dummy_models, name, value)
-    monkeypatch.setitem(dummy_models.SHAPE, "vocab_size", 4096)
+    sizes = {"vocab_size": 4096, "hidden_size": 256, "intermediate_size": 768, "num_attention_heads": 4}
+    for name, size in (sizes | {"tie_word_embeddings": True}).items():
+        monkeypatch.setitem(dummy_models.SHAPE, name, size)
     asked = (
         "engine=sglang",
         "model=tiny",

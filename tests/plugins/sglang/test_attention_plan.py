@@ -12,11 +12,9 @@ HEADS, KV_HEADS, HEAD = 32, 8, 128  # Qwen3-8B
 H200, PRO_6000 = ((9, 0), 132), ((12, 0), 188)
 
 
-def of_8b(width: int, batch: int, context: int | None = None, gpu: tuple[tuple[int, int], int] = H200) -> Plan:
+def of_8b(width: int, batch: int, gpu: tuple[tuple[int, int], int] = H200) -> Plan:
     capability, multiprocessors = gpu
-    return plan(
-        width, batch, context, HEADS, KV_HEADS, HEAD, multiprocessors, element=2, shared=shared_bytes_of(capability)
-    )
+    return plan(width, batch, HEADS, KV_HEADS, HEAD, multiprocessors, element=2, shared=shared_bytes_of(capability))
 
 
 @pytest.mark.parametrize("gpu", [H200, PRO_6000])
@@ -36,25 +34,6 @@ def test_wider_windows_have_blocks_of_64_rows_that_fill_the_device_once() -> Non
     # blocks * key-value heads * rows: 32 programs a sequence of width 64, two of 264 that fit at once for each of 132
     assert [of_8b(64, batch).splits for batch in (1, 2, 4, 8, 16, 64)] == [8, 4, 2, 1, 1, 1]
     assert [of_8b(128, batch).splits for batch in (1, 2, 4, 8)] == [4, 2, 1, 1]
-
-
-def test_a_known_context_leaves_out_splits_that_have_no_work() -> None:
-    assert of_8b(64, 1, context=0).splits == 1
-    assert of_8b(64, 1, context=256).splits == 3  # 8 + 2 tiles of 32, at least four a split
-    assert of_8b(64, 1, context=1024).splits == of_8b(64, 1).splits - 1  # 34 tiles, five a split
-    assert of_8b(64, 1, context=10_000) == of_8b(64, 1)
-
-
-@pytest.mark.parametrize("context", [0, 1, 33, 256, 400, 5000])
-@pytest.mark.parametrize("splits", [1, 3, 8, 32])
-def test_live_splits_hold_all_tiles_and_none_is_empty(context: int, splits: int) -> None:
-    cut = Plan(Tile(64, 32, 4, 3), splits, True)
-    tiles = -(-context // 32) + 2
-    live = cut.live(64, context)
-    each = max(-(-tiles // splits), cut.least_tiles)
-    assert 1 <= live <= splits
-    assert (live - 1) * each < tiles <= live * each
-    assert cut.programs(64, 3, context, HEADS, KV_HEADS) == 3 * 8 * 4 * live
 
 
 @pytest.mark.parametrize("capability", [(8, 0), (9, 0), (10, 0), (12, 0)])
@@ -85,4 +64,4 @@ def test_a_workspace_holds_the_splits_of_every_batch() -> None:
 
 def test_a_head_that_no_tile_fits() -> None:
     with pytest.raises(ValueError, match="no attention tile"):
-        plan(16, 1, None, 8, 8, 2048, 132, shared=8 * 1024)
+        plan(16, 1, 8, 8, 2048, 132, shared=8 * 1024)

@@ -194,6 +194,8 @@ def test_facts_of_a_host_and_what_differs_from_its_config(with_card: tuple[SshSe
     anywhere = replace(config, gpus=None)
     assert differences(anywhere, facts, [1]) == [], "of a GPU that the engine does not use nothing is said"
     assert [len(differences(anywhere, facts, mine)) for mine in ([0], ["GPU-1"], None)] == [4, 4, 4]
+    # the beginning of a UUID is that GPU; of a name that is no GPU's it is not known which one it is a part of
+    assert [len(differences(anywhere, facts, mine)) for mine in (["gpu"], ["GPU-2"], ["MIG-1"], ())] == [4, 4, 4, 0]
     assert "memory clock" not in said
     assert "host.gpu_name" not in said
     slower = differences(server.config(memory_clock_mhz=14500, gpu_name="H200"), facts)

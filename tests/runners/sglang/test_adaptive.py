@@ -70,6 +70,8 @@ def test_a_server_reckons_with_the_costs_that_its_arm_names(tmp_path: Path, cost
 def test_what_cannot_be(cost: CostModel) -> None:
     flags = {"tensor_parallel": 1, "attention_backend": "triton"}
     assert refuse_engine("0.5.17", flags) is None
+    assert refuse_engine(None, flags) is None  # not known before there is an SGLang
+    assert "tensor parallelism" in (refuse_engine(None, flags | {"tensor_parallel": 2}) or "")
     assert "needs SGLang 0.5.17, not 0.5.23" in (refuse_engine("0.5.23", flags) or "")
     assert "tensor parallelism" in (refuse_engine("0.5.17", flags | {"tensor_parallel": 2}) or "")
     assert "attention_backend=triton" in (refuse_engine("0.5.17", flags | {"attention_backend": "flashinfer"}) or "")

@@ -14,9 +14,9 @@ from sglang_arms import FOLDERS, GIVEN, GPU, HUB, arm, value
 from ddbench.errors import ConfigError
 from runners.base import CellJob, CellOutcome, ModelFiles
 from runners.random_models import BLOCK_SIZE, RandomPair, write_random_pair
-from runners.sglang.branches import BRANCHES, Branch, Tree
+from runners.sglang.branches import BRANCHES, TOLD, Branch, Tree
 from runners.sglang.checkout import look
-from runners.sglang.command import Launch, Machine, build
+from runners.sglang.command import Launch, Machine, arguments, build
 from runners.sglang.runner import SglangRunner
 
 OWN = Branch(
@@ -77,11 +77,65 @@ def test_an_adapter_of_the_users_own() -> None:
         (("--speculative-algorithm", "A", "--n", "{nodes"), "templates whose braces fit"),
         (("--n", "{nodes}"), "--speculative-algorithm among"),
         (("--speculative-algorithm", "A", "B", "--n", "{nodes}"), r"engine\.branch='B': arguments of flags"),
+        (("--speculative-algorithm", "A", "--n", "{nodes!x}"), r"engine\.branch='\{nodes!x\}': names alone in braces"),
+        (("--speculative-algorithm", "A", "--n", "{nodes:foo}"), "names alone in braces"),
+        (("--speculative-algorithm", "A", "--n", "{nodes:{other}}"), "names alone in braces"),
+        (("--speculative-algorithm", "A", "--{nodes}"), "flags of letters, digits and -"),
+        ((*BARE.arguments, "--page-size", "64"), r"engine\.branch='--page-size': flags of the branch's trees alone"),
+        ((*BARE.arguments, "--attention-backend=flashinfer"), r"'--attention-backend': flags of the branch's"),
+        (
+            (*BARE.arguments, "--disable-overlap"),
+            r"'--disable-overlap': flags of the branch's",
+        ),  # the same, abbreviated
+        ((*BARE.arguments, "--decode-attention-backend", "fa3"), "flags of the branch's trees alone"),
     ],
 )
 def test_an_adapter_that_tells_no_tree_is_refused(arguments: tuple[str, ...], told: str) -> None:
     with pytest.raises(ConfigError, match=told):
         Branch(arguments)
+
+
+def test_what_every_server_is_told_is_no_adapters() -> None:
+    """All settings of an arm with every flag given; what has no value for it is there under another one."""
+    full = replace(
+        GIVEN, quantization="fp8", mem_fraction_static=0.5, overlap=False, cuda_graphs=True, prefix_cache=False
+    )
+    names: set[str] = set()
+    for graphs in (True, False):
+        flags = replace(full, cuda_graphs=graphs)
+        model = replace(HUB, trust_remote_code=True)
+        names |= set(arguments(arm("autoregressive", flags), model, Machine("py", "bfloat16", 1), (1,)))
+    assert names == set(TOLD)
+    with pytest.raises(ConfigError, match=r"engine\.branch\.environment='A=B': names of variables"):
+        Branch(BARE.arguments, {"A=B": "{nodes}"})
+
+
+def test_a_checkout_is_known_by_all_that_runs_of_it(tmp_path: Path) -> None:
+    """A kernel that is compiled at its first call, and the table that it is called by, are sources as Python is."""
+    write_checkout(tmp_path)
+    seen = set()
+
+    def state() -> str:
+        look.cache_clear()
+        seen.add(look(str(tmp_path)).source)
+        return look(str(tmp_path)).source
+
+    first = state()
+    inside = tmp_path / "python" / "sglang" / "kernels"
+    inside.mkdir()
+    names = ("a.cu", "b.cuh", "c.h", "d.cpp", "e.json", "f.py")
+    for name in names:
+        (inside / name).write_text("1")
+        state()
+        (inside / name).write_text("2")
+        state()
+    assert len(seen) == 1 + 2 * len(names)
+    last = state()
+    for name in ("g.so", "h.log"):
+        (inside / name).write_text("1")
+    (inside / "__pycache__").mkdir()
+    (inside / "__pycache__" / "a.py").write_text("1")
+    assert state() == last != first
 
 
 @pytest.mark.parametrize(

@@ -193,7 +193,8 @@ def test_a_drafter_that_lost_its_graphs_makes_the_cell_suspect(pair: RandomPair,
         server = serving.server_for(eager)
         assert runner.doubts(serving, server, eager) == []
     assert (outcome.status, len(rows)) == ("suspect", MEASURED)
-    assert outcome.reason == f"CUDA graphs were asked for, and the drafter has none: {lost}"
+    assert outcome.reason is not None  # a busy machine adds what it did to clocks
+    assert outcome.reason.endswith(f"CUDA graphs were asked for, and the drafter has none: {lost}")
 
 
 def test_a_tree_server_without_the_plug_ins_line_is_not_measured(pair: RandomPair, tmp_path: Path) -> None:

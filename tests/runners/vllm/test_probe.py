@@ -94,6 +94,9 @@ def test_versions() -> None:
     assert not capabilities("0.26.0").per_request_metrics
     assert capabilities("0.33.0").per_request_metrics
     assert capabilities("0.30.0", {"per_request_metrics": True}).per_request_metrics
+    told = [capabilities("0.32.0", facts).torchvision for facts in ({}, {"torchvision": None}, {"torchvision": "0.28"})]
+    assert told == [None, False, True]
+    assert probe_script.facts("vllm", False)["torchvision"] == probe_script.installed("torchvision")
     assert environment(None).described == "vllm 0.32.0 torch 2.13.0"
     assert cpu_fault("cuda", ["dflash"]) is None
     assert cpu_fault("cpu", ["eagle"]) is None

@@ -1,13 +1,16 @@
 from __future__ import annotations
 
+import json
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 from arms import CPU, GIVEN, GPU, SHAPES
 
 from runners.vllm.flags import DEFAULT_ARM, resolve
-from runners.vllm.refusals import EAGLE_TREES, Asked, refuse
+from runners.vllm.refusals import EAGLE_TREES, HYBRID_TREES, NO_TORCHVISION, Asked, refuse
+from runners.vllm.targets import may_need_torchvision
 
 FLAGS = resolve(GIVEN, GPU)
 
@@ -54,5 +57,26 @@ def test_what_the_tree_cannot_be_run_with(flags: dict[str, Any], word: str) -> N
 def test_trees_have_bounds() -> None:
     assert refuse(asked("ddtree", nodes=127)) is None
     assert "nodes 128 > 127" in (refuse(asked("ddtree", nodes=128)) or "")
-    assert "recurrent" in (refuse(asked("ddtree", attention="hybrid")) or "")
+    assert refuse(asked("ddtree", attention="hybrid")) == HYBRID_TREES
     assert refuse(asked("dflash", attention="hybrid")) is None
+
+
+def test_what_the_environment_lacks_stops_stock_arms_and_trees_have_their_own_reason() -> None:
+    lacking = {"attention": "hybrid", "lacking": NO_TORCHVISION}
+    assert [refuse(asked(strategy, **lacking)) for strategy in ("autoregressive", "dflash")] == [NO_TORCHVISION] * 2
+    assert refuse(asked("ddtree", **lacking)) == HYBRID_TREES
+
+
+def test_the_qwen3_5_forms_alone_need_torchvision(tmp_path: Path) -> None:
+    config = tmp_path / "config.json"
+    assert may_need_torchvision(tmp_path)  # nothing is known of it
+    for name, needs in (
+        ("Qwen3_5ForCausalLM", True),
+        ("Qwen3_5MoeForConditionalGeneration", True),
+        ("Qwen3NextForCausalLM", False),
+        ("OlmoHybridForCausalLM", False),
+    ):
+        config.write_text(json.dumps({"architectures": [name]}))
+        assert may_need_torchvision(tmp_path) is needs
+    config.write_text("{}")
+    assert may_need_torchvision(tmp_path)

@@ -82,7 +82,7 @@ def verify_attention(
     group = heads // kv_heads
     if cut is None:
         sizes = (heads, kv_heads, head_size, processors(device))
-        cut = plan(width, rows, None, *sizes, element=query.element_size(), shared=shared_bytes(device))
+        cut = plan(width, rows, *sizes, element=query.element_size(), shared=shared_bytes(device))
     tile, splits = cut.tile, 1 if workspace is None else min(workspace.splits_for(tokens), cut.splits)
     m_blocks = triton.cdiv(width * group, tile.m)
     partial, lse = (out, out) if workspace is None else (workspace.partial, workspace.lse)

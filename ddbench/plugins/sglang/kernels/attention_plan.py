@@ -44,21 +44,10 @@ class Plan:
     def least_tiles(self) -> int:
         return max(1, self.least // self.tile.n)
 
-    def live(self, width: int, context: int) -> int:
-        """Splits that have any work for a window of ``width`` after ``context`` tokens; `softmax.shares`."""
-        tiles = -(-context // self.tile.n) + -(-width // self.tile.n)
-        each = max(-(-tiles // self.splits), self.least_tiles)
-        return -(-tiles // each)
-
-    def programs(self, width: int, batch: int, context: int, heads: int, kv_heads: int) -> int:
-        """Programs with any work of ``batch`` such windows."""
-        return window_programs(batch, width, heads, kv_heads, self.tile) * self.live(width, context)
-
 
 def plan(
     width: int,
     batch: int,
-    context: int | None,
     heads: int,
     kv_heads: int,
     head_dim: int,
@@ -67,15 +56,14 @@ def plan(
     element: int = 2,
     shared: int = 227 * 1024,
 ) -> Plan:
-    """The rule. ``context``: the most tokens before a window, which bounds the splits; None: not known.
+    """The rule, of ``batch`` windows of ``width`` tokens.
 
     ``element``: bytes of one; ``shared``: bytes of shared memory that a program may have. Raises ValueError for a head
     that no tile fits.
     """
     tile, ahead = shape_of(width, heads, kv_heads, head_dim, element, shared)
     splits = splits_of(window_programs(batch, width, heads, kv_heads, tile), multiprocessors)
-    found = Plan(tile, splits, ahead)
-    return found if context is None else replace(found, splits=found.live(width, context))
+    return Plan(tile, splits, ahead)
 
 
 def shape_of(width: int, heads: int, kv_heads: int, head_dim: int, element: int, shared: int) -> tuple[Tile, bool]:

@@ -6,54 +6,13 @@ the verify width, nodes + 1; B the drafter's block, so that no path has more tha
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass
-
 import torch
 
-from ddbench.errors import ConfigError
 from ddbench.plugins.kernels.bits import words_of
-from ddbench.plugins.kernels.limits import MOST_DEPTH, MOST_NODES, floor_of, worst_key
+from ddbench.plugins.kernels.limits import MOST_DEPTH, MOST_NODES
+from ddbench.plugins.sglang.kernels.caps import Caps, require
 
-
-@dataclass(frozen=True)
-class Caps:
-    """Run-time limits of the trees that a captured graph builds; `Trees.limit` brings them to the device.
-
-    Attributes:
-        width: most children of a node.
-        depth: most drafted tokens on a path.
-        nodes: most drafted nodes, the root not counted.
-        min_log_prob: least cumulative log-probability of a node; None for no limit.
-        force_spine: the drafter's own chain comes first, whatever its probability.
-    """
-
-    width: int
-    depth: int
-    nodes: int
-    min_log_prob: float | None = None
-    force_spine: bool = False
-
-    def check(self, verify_width: int, block: int, top_k: int) -> None:
-        """Raises ConfigError where a limit is none within what was captured."""
-        least = self.min_log_prob
-        _require("width", self.width, 1 <= self.width <= top_k, f"1 to {top_k}, the captured candidates of a position")
-        _require("depth", self.depth, 1 <= self.depth <= block - 1, f"1 to {block - 1}, the drafter's block - 1")
-        nodes = f"1 to {verify_width - 1}, the captured verify width - 1"
-        _require("nodes", self.nodes, 1 <= self.nodes <= verify_width - 1, nodes)
-        _require("min_log_prob", least, least is None or (least <= 0 and not math.isnan(least)), "at most 0, or null")
-        fits = not self.force_spine or self.nodes >= self.depth
-        _require("force_spine", self.force_spine, fits, f"false with fewer nodes than the spine's {self.depth}")
-
-    def numbers(self) -> list[int]:
-        """As `Trees.caps` holds them."""
-        return [self.width, self.depth, self.nodes, int(self.force_spine), worst_key(self.min_log_prob)]
-
-    @classmethod
-    def of(cls, numbers: list[int]) -> Caps:
-        """The inverse of `numbers`."""
-        width, depth, nodes, spine, worst = numbers
-        return cls(width, depth, nodes, floor_of(worst), bool(spine))
+__all__ = ["Caps", "Trees", "Walk"]
 
 
 class Trees:
@@ -73,8 +32,8 @@ class Trees:
     def __init__(self, rows: int, verify_width: int, block: int, device: torch.device | str) -> None:
         """Raises ConfigError for a verify width or a block that the kernels cannot hold."""
         most = MOST_NODES + 1
-        _require("verify_width", verify_width, 1 <= verify_width <= most, f"1 to {most}")
-        _require("block_size", block, 2 <= block <= MOST_DEPTH + 1, f"2 to {MOST_DEPTH + 1}")
+        require("verify_width", verify_width, 1 <= verify_width <= most, f"1 to {most}")
+        require("block_size", block, 2 <= block <= MOST_DEPTH + 1, f"2 to {MOST_DEPTH + 1}")
         self.rows, self.verify_width, self.block = rows, verify_width, block
         shape = (rows, verify_width)
         self.tokens = torch.zeros(shape, dtype=torch.int64, device=device)
@@ -108,8 +67,3 @@ class Walk:
         self.bonus = torch.zeros(rows, dtype=torch.int64, device=device)
         self.out_tokens = torch.zeros((rows, block), dtype=torch.int64, device=device)
         self.new_seq_lens = torch.zeros(rows, dtype=torch.int64, device=device)
-
-
-def _require(name: str, value: object, holds: bool, allowed: str) -> None:
-    if not holds:
-        raise ConfigError(name, value, allowed)
