@@ -172,7 +172,8 @@ def test_silence_ends_the_engine_there(tmp_path: Path, monkeypatch: pytest.Monke
         time.sleep(2.0)
         assert engine.alive()  # the heartbeat keeps it
         below = psutil.Process().children(recursive=True)
-        holder = next(each for each in below if each.name() == "ssh" and "-M" in each.cmdline())
+        lines = [each for each in below if each.name() == "ssh" and str(tmp_path) in " ".join(each.cmdline())]
+        (holder,) = [each for each in lines if "-M" in each.cmdline()]
         holder.suspend()
         assert gone(pids)
         holder.resume()
