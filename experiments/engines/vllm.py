@@ -36,7 +36,7 @@ class VllmEngine:
         engine = settings.engine
         if engine.url is not None:
             return f"vllm {attached.version_at(engine.url)}"
-        return probe.probe(engine.python, engine.device, host=reached(settings.host)).described
+        return _probed(engine.python, engine.device, reached(settings.host)).described
 
     def refuse_all(self, settings: Settings) -> str | None:
         """What no version does is said before one is looked for."""
@@ -118,7 +118,7 @@ def _lacking(settings: Settings) -> str | None:
     if engine.url is not None or target.attention == "full" or not may_need_torchvision(asset_path(target.source)):
         return None
     try:
-        there = _torchvision(engine.python, engine.device, reached(settings.host))
+        there = _probed(engine.python, engine.device, reached(settings.host)).capabilities.torchvision
     except ConfigError:
         if not settings.dry_run:
             raise
@@ -127,9 +127,9 @@ def _lacking(settings: Settings) -> str | None:
 
 
 @lru_cache(maxsize=8)
-def _torchvision(python: str | None, device: str, host: Host | None) -> bool | None:
+def _probed(python: str | None, device: str, host: Host | None) -> probe.Environment:
     """Asked once, though every shape needs it: an interpreter takes a while to answer."""
-    return probe.probe(python, device, host=host).capabilities.torchvision
+    return probe.probe(python, device, host=host)
 
 
 def most_drafted(settings: Settings, shapes: Shapes) -> int:

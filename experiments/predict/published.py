@@ -18,7 +18,7 @@ from typing import Any
 
 import yaml
 
-from ddbench.cost import CostModel, inside, load_cost
+from ddbench.cost import CostModel, inside
 from ddbench.errors import ConfigError
 from ddbench.records import FINAL_STATUSES
 from ddbench.storage import write_whole
@@ -28,6 +28,7 @@ from experiments.predict.best import best, pays
 from experiments.predict.settings import PredictSettings, batch_sizes_of
 from experiments.predict.surface import Predicted, Shape, with_ratios
 from experiments.progress import say
+from experiments.replay.priced import cost_of
 from experiments.settings import Settings, load_settings
 from experiments.step_cost.fingerprint import check_same_model
 from experiments.typed import build
@@ -91,7 +92,9 @@ def run(config: Mapping[str, Any], run_id: str) -> dict[str, Any]:
             raise ConfigError(name, config[name], "nothing with predict.lengths, which takes no recording")
     asked = build(PredictSettings, config.get("predict") or {}, "predict")
     settings = load_settings({key: value for key, value in config.items() if key not in OWN}, run_id)
-    table, cost = _table(str(asked.lengths), settings), _cost(config, settings)
+    table = _table(str(asked.lengths), settings)
+    cost, file = cost_of(config)
+    check_same_model(settings.model, cost, file)
     folder = Path(settings.output_dir) / settings.name / settings.run_id
     if (folder / "published.json").exists():
         raise ConfigError("run_id", settings.run_id, "a new one: a prediction is made at once")
@@ -145,15 +148,6 @@ def _table(place: str, settings: Settings) -> Published:
     if table.model != settings.model.name:
         raise ConfigError("model", settings.model.name, f"{table.model}, which the lengths are of")
     return table
-
-
-def _cost(config: Mapping[str, Any], settings: Settings) -> CostModel:
-    given = config.get("cost")
-    if not isinstance(given, str):
-        raise ConfigError("cost", given, "a cost file, as experiment=step_cost prints it at its end")
-    cost = load_cost(given)
-    check_same_model(settings.model, cost, given)
-    return cost
 
 
 def points(

@@ -28,6 +28,14 @@ class Priced:
     other_model: str | None
 
 
+def cost_of(config: Mapping[str, Any]) -> tuple[CostModel, str]:
+    """What ``cost`` names, and its name. Raises ConfigError."""
+    given = config.get("cost")
+    if not isinstance(given, str):
+        raise ConfigError("cost", given, "a cost file, as experiment=step_cost prints it at its end")
+    return load_cost(given), given
+
+
 def load_priced(config: Mapping[str, Any], own: Collection[str], run_id: str) -> Priced:
     """Of a verb whose keys ``own`` a replay does not know.
 
@@ -37,10 +45,7 @@ def load_priced(config: Mapping[str, Any], own: Collection[str], run_id: str) ->
     what_if = config.get("what_if", False)
     if not isinstance(what_if, bool):
         raise ConfigError("what_if", what_if, "true or false")
-    given = config.get("cost")
-    if not isinstance(given, str):
-        raise ConfigError("cost", given, "a cost file, as experiment=step_cost prints it at its end")
-    cost = load_cost(given)
+    cost, given = cost_of(config)
     rest = {key: value for key, value in config.items() if key not in (*own, "what_if")}
     points = {"report_points": 0, "check_shapes": 1, "check_batch_size": 1}
     replayed = load_replayed({**rest, "check": False, "replay": points}, run_id)

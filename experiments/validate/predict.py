@@ -16,17 +16,21 @@ import yaml
 from ddbench.errors import ConfigError
 from ddbench.plugins.vllm.memory import Layers, kv_tokens
 from experiments.estimate import GIB
-from experiments.evidence.dummy_models import (
-    DRAFT_LAYERS,
-    HEAD,
-    KV_HEADS,
-    LAYERS,
-    drafter_parameters,
-    target_parameters,
-)
+from experiments.evidence.dummy_models import DRAFT_LAYERS, HEAD, KV_HEADS, LAYERS
 from experiments.validate import predict_sglang
 from experiments.validate.arithmetic import TOLERANCE, Card, Interval, Round, repeated, scaled
-from experiments.validate.plans import BATCHES, GREEDY, KV_GIB, NEW_TOKENS, PAGE, PROMPTS, WIDTHS, line_of
+from experiments.validate.plans import (
+    BATCHES,
+    GREEDY,
+    KV_GIB,
+    NEW_TOKENS,
+    PAGE,
+    PROMPTS,
+    TINY_BATCHES,
+    WIDTHS,
+    line_of,
+    weights_line,
+)
 
 HEADER = """\
 # What ddbench predicts of machines that it has not measured, written down before it measured them. Written by
@@ -78,6 +82,13 @@ SKUS = {
 }
 
 
+class _Whole(yaml.SafeDumper):
+    """Writes what occurs again as a whole, not as a reference to where it stood first: each machine is read alone."""
+
+    def ignore_aliases(self, data: Any) -> bool:
+        return True
+
+
 def write(path: Path, evidence: Path, of_sglang: Path) -> None:
     """Writes ``path`` from the evidence files. Raises ConfigError where they have no round times of every arm."""
     found = []
@@ -86,7 +97,7 @@ def write(path: Path, evidence: Path, of_sglang: Path) -> None:
             found.append(read(json.loads(file.read_text(encoding="utf-8"))["measured"]))
         except (OSError, ValueError, KeyError) as error:
             raise ConfigError(f"validate.{key}", str(file), f"the H200's evidence with round times ({error})") from None
-    text = yaml.safe_dump(predictions(*found), sort_keys=False, width=10_000, allow_unicode=True)
+    text = yaml.dump(predictions(*found), Dumper=_Whole, sort_keys=False, width=10_000, allow_unicode=True)
     path.write_text(HEADER + text, encoding="utf-8")
 
 
@@ -104,14 +115,14 @@ def predictions(seen: Mapping[str, Mapping[int, list[float]]], of_sglang: Mappin
 
     A machine whose name ends in ``_sglang`` is the one of that name under the other engine.
     """
-    gpu_plan = {"batch_size": [1, 8], "dtype": "float32", "prompts": PROMPTS, "new_tokens": NEW_TOKENS}
-    rounds = {"batch_size": list(BATCHES), "dtype": "bfloat16", "prompts": max(BATCHES), "new_tokens": 96}
+    cpu_plan = {"batch_size": [8], "dtype": "float32", "prompts": PROMPTS, "new_tokens": NEW_TOKENS}
+    times = {"vllm": seen, "sglang": of_sglang["round_ms"]}
     machines: dict[str, Any] = {
         "reference": {
             "what": "the built-in engine on a CPU",
             "gpu": None,
             "engines": ["reference"],
-            "tiny": {**gpu_plan, "batch_size": [8]},
+            "tiny": cpu_plan,
             "rounds": None,
             "predictions": [*_right((8,), exact=True), *_accepted((8,)), *_program((8,))],
         },
@@ -119,74 +130,65 @@ def predictions(seen: Mapping[str, Mapping[int, list[float]]], of_sglang: Mappin
             "what": "vLLM's CPU build, for the machinery",
             "gpu": None,
             "engines": ["vllm"],
-            "tiny": {**gpu_plan, "batch_size": [8]},
+            "tiny": cpu_plan,
             "rounds": None,
             "predictions": _right((8,), exact=True),
         },
-        "h200": {
-            "what": "NVIDIA H200, where the figures are from",
+    }
+    for engine in ("vllm", "sglang"):
+        machines[_named("h200", engine)] = {
+            "what": f"NVIDIA H200, where the figures are from{_under(engine)}",
             "gpu": "H200",
-            "engines": ["vllm"],
-            "tiny": gpu_plan,
-            "rounds": rounds,
+            **_served(engine),
             "predictions": [
                 *_host("H200", (600, 700), "data sheet: 700 W"),
-                *_backends(),
-                *_right((1, 8), exact=False),
-                *_accepted((1, 8)),
-                *_memory(),
-                *_again(seen),
-                *_ratios(seen),
+                *_shown(engine, of_sglang),
+                *_again(times[engine], engine),
+                *_ratios(times[engine], engine),
             ],
-        },
-    }
-    served = predict_sglang.parts(of_sglang)
-    times = of_sglang["round_ms"]
-    machines["h200_sglang"] = {
-        "what": "NVIDIA H200, where the figures are from, under SGLang",
-        "gpu": "H200",
-        "engines": ["sglang"],
-        "tiny": {**gpu_plan, "dtype": "bfloat16"},
-        "rounds": rounds,
-        "predictions": [
-            *_host("H200", (600, 700), "data sheet: 700 W"),
-            *served,
-            *_again(times, "sglang"),
-            *_ratios(times, "sglang"),
-        ],
-    }
+        }
     for name, sku in SKUS.items():
-        machines[name] = {
-            "what": sku.what,
-            "gpu": sku.gpu,
-            "engines": ["vllm"],
-            "tiny": gpu_plan,
-            "rounds": rounds,
-            "predictions": [
-                *_host("RTX PRO 6000", sku.power_w, "data sheet of the SKU"),
-                *_backends(),
-                *_right((1, 8), exact=False),
-                *_accepted((1, 8)),
-                *_memory(),
-                *_elsewhere(seen, sku),
-                *_ratios(seen),
-            ],
-        }
-        machines[f"{name}_sglang"] = {
-            "what": f"{sku.what}, under SGLang",
-            "gpu": sku.gpu,
-            "engines": ["sglang"],
-            "tiny": {**gpu_plan, "dtype": "bfloat16"},
-            "rounds": rounds,
-            "predictions": [
-                *_host("RTX PRO 6000", sku.power_w, "data sheet of the SKU"),
-                *served,
-                *_elsewhere(times, sku, "sglang"),
-                *_ratios(times, "sglang"),
-            ],
-        }
+        for engine in ("vllm", "sglang"):
+            machines[_named(name, engine)] = {
+                "what": f"{sku.what}{_under(engine)}",
+                "gpu": sku.gpu,
+                **_served(engine),
+                "predictions": [
+                    *_host("RTX PRO 6000", sku.power_w, "data sheet of the SKU"),
+                    *_shown(engine, of_sglang),
+                    *_elsewhere(times[engine], sku, engine),
+                    *_ratios(times[engine], engine),
+                ],
+            }
     plain = {arm: {batch: list(ends) for batch, ends in by_batch.items()} for arm, by_batch in seen.items()}
     return {"h200_round_ms": plain, "h200_sglang": dict(of_sglang), "machines": machines}
+
+
+def _named(machine: str, engine: str) -> str:
+    return machine if engine == "vllm" else f"{machine}_{engine}"
+
+
+def _under(engine: str) -> str:
+    return "" if engine == "vllm" else ", under SGLang"
+
+
+def _served(engine: str) -> dict[str, Any]:
+    """What is run by an engine on a GPU."""
+    tiny = {
+        "batch_size": list(TINY_BATCHES),
+        "dtype": "float32" if engine == "vllm" else "bfloat16",
+        "prompts": PROMPTS,
+        "new_tokens": NEW_TOKENS,
+    }
+    rounds = {"batch_size": list(BATCHES), "dtype": "bfloat16", "prompts": max(BATCHES), "new_tokens": 96}
+    return {"engines": [engine], "tiny": tiny, "rounds": rounds}
+
+
+def _shown(engine: str, of_sglang: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Lines of an engine on whatever card."""
+    if engine == "sglang":
+        return predict_sglang.parts(of_sglang)
+    return [*_backends(), *_right(TINY_BATCHES, exact=False), *_accepted(TINY_BATCHES), *_memory()]
 
 
 def _host(gpu: str, power: tuple[float, float], origin: str) -> list[dict[str, Any]]:
@@ -257,16 +259,11 @@ def _memory() -> list[dict[str, Any]]:
     found = [line_of("cells.rounds.failed", "every arm runs with random weights", low=0.0, high=0.0)]
     for arm in WIDTHS:
         drafts = arm != "autoregressive"
-        parameters = target_parameters() + (drafter_parameters() if drafts else 0)
-        gib = 2 * parameters / GIB
         tokens = kv_tokens(int(KV_GIB * GIB), PAGE, target, drafter if drafts else None)
-        weights = f"2 bytes x {parameters:,} parameters; 0.5 % either way"
         each = target.kv_bytes(2) + (drafter.kv_bytes(2) if drafts else 0)
         cache = f"{KV_GIB:g} GiB / {each:,} bytes a token, in whole pages of {PAGE}"
         found += [
-            line_of(
-                f"weights_gib.{arm}", weights, low=round(0.995 * gib, 3), high=round(1.005 * gib, 3), engine="vllm"
-            ),
+            weights_line(arm, "vllm"),
             line_of(f"kv_tokens.{arm}", cache, low=float(tokens), high=float(tokens), engine="vllm"),
         ]
     return found

@@ -10,9 +10,17 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from experiments.estimate import GIB
-from experiments.evidence.dummy_models import drafter_parameters, target_parameters
-from experiments.validate.plans import BATCHES, CONTEXT, GREEDY, NEW_TOKENS, PROMPTS, TINY_BATCHES, WIDTHS, line_of
+from experiments.validate.plans import (
+    BATCHES,
+    CONTEXT,
+    GREEDY,
+    NEW_TOKENS,
+    PROMPTS,
+    TINY_BATCHES,
+    WIDTHS,
+    line_of,
+    weights_line,
+)
 from runners.sglang.flags import pool
 
 # Arms here, and what docs/evidence/sglang.json calls them. Its EAGLE arm is a tree; a chain drafts with less at stake.
@@ -109,16 +117,11 @@ def _memory() -> list[dict[str, Any]]:
         "8,192 prompt tokens are not in it"
     )
     for arm in WIDTHS:
-        drafts = arm != "autoregressive"
-        parameters = target_parameters() + (drafter_parameters() if drafts else 0)
-        gib = 2 * parameters / GIB
-        weights = f"2 bytes x {parameters:,} parameters; 0.5 % either way"
-        ends = {"low": round(0.995 * gib, 3), "high": round(1.005 * gib, 3)}
         found += [
-            line_of(f"weights_gib.{arm}", weights, **ends, engine="sglang"),
+            weights_line(arm, "sglang"),
             line_of(f"kv_tokens.{arm}", cache, low=tokens, high=tokens, engine="sglang"),
         ]
-        if drafts:  # nothing is predicted of an arm without a drafter
+        if arm != "autoregressive":  # nothing is predicted of an arm without a drafter
             low, high = BEYOND_GIB
             found.append(line_of(f"beyond_plan_gib.{arm}", beyond, low=low, high=high, engine="sglang"))
     return found

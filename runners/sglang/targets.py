@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
+
+from runners.architectures import architectures_of
 
 MISSING = {"0.5.17": ("Qwen3_5ForCausalLM", "Qwen3_5MoeForCausalLM")}  # by version, of what 0.5.23 has
 
 
 def missing_form(folder: Path, version: str) -> str | None:
     """Why SGLang serves no such target; None if it may, or where the folder is not one of this machine."""
-    config = folder / "config.json"
-    if version not in MISSING or not config.is_file():
-        return None
-    named = json.loads(config.read_text(encoding="utf-8")).get("architectures") or []
-    absent = [name for name in named if name in MISSING[version]]
+    absent = [name for name in architectures_of(folder) or [] if name in MISSING.get(version, ())]
     if not absent:
         return None
     whole = absent[0].replace("ForCausalLM", "ForConditionalGeneration")

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
+
+from runners.architectures import architectures_of
 
 
 def may_need_torchvision(folder: Path) -> bool:
@@ -12,8 +13,5 @@ def may_need_torchvision(folder: Path) -> bool:
     Seen in 0.32.0: ``qwen3_5.py`` imports ``qwen3_vl.py``, whose processors need it; ``qwen3_next.py`` and
     ``olmo_hybrid.py`` do without. True where the folder is not one of this machine.
     """
-    config = folder / "config.json"
-    if not config.is_file():
-        return True
-    named = json.loads(config.read_text(encoding="utf-8")).get("architectures") or []
+    named = architectures_of(folder)
     return not named or any(name.startswith("Qwen3_5") for name in named)
