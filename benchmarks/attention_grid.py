@@ -11,11 +11,13 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # runs from a checkout without installing
 
-from ddbench.plugins.kernels.tiles import MOST_SPLITS, Tile, tile_of, window_programs
-from ddbench.plugins.sglang.kernels.attention_plan import RESERVED, Plan, plan
+from ddbench.plugins.kernels.tiles import Tile, splits_of
+from ddbench.plugins.sglang.kernels.attention_plan import Plan, plan, programs_of, shape_of
 
 HEADS, KV_HEADS, HEAD = 32, 8, 128  # Qwen3-8B
 SPLITS = (1, 2, 4, 8)
+TILES = ((64, 32, 4, 2), (64, 32, 4, 3), (64, 32, 4, 4), (64, 64, 4, 3), (128, 32, 8, 4), (128, 64, 8, 3))
+RESERVED = 1024  # bytes of shared memory that a program takes beside its own
 Row = dict[str, Any]
 
 
@@ -41,26 +43,23 @@ def points(widths: Sequence[int], batches: Sequence[int], contexts: Sequence[int
     return [Point(w, b, c) for c in contexts for w in widths for b in batches]
 
 
-def shapes(width: int, shared: int) -> list[Plan]:
-    """Tiles and ways to read slots, without splits: the one measured at verify width 16, and what may beat it."""
+def shapes(width: int, shared: int) -> list[Tile]:
+    """The rule's tile first, then what may beat it and fits."""
     stacked = width * HEADS // KV_HEADS
-    usual = tile_of(stacked, HEAD, 2, shared)
-    narrow = min(usual.m, 64)
-    found = [Plan(usual, 1, False), Plan(Tile(narrow, 32, 4, 3), 1, False), Plan(Tile(narrow, 32, 4, 5), 1, False)]
-    for m, n, warps, stages in ((64, 32, 4, 3), (64, 32, 4, 4), (64, 64, 4, 3), (128, 32, 8, 4), (128, 64, 8, 3)):
+    found = [shape_of(width, HEADS, KV_HEADS, HEAD, 2, shared)]
+    for m, n, warps, stages in TILES:
         if m <= max(stacked, 64):
-            found.append(Plan(Tile(min(m, usual.m), n, warps, stages), 1, True))
-    fit = [each for each in found if each.tile.bytes(HEAD, 2) + RESERVED <= shared]
-    return list(dict.fromkeys(fit))
+            found.append(Tile(m, n, warps, stages))
+    return list(dict.fromkeys(each for each in found if each.bytes(HEAD, 2) + RESERVED <= shared))
 
 
 def tried(point: Point, device: Device) -> list[Plan]:
     """The rule's plan first, then each shape with every number of splits that may help."""
     found = [rule(point, device)]
-    for shape in shapes(point.width, device.shared):
-        programs = window_programs(point.batch, point.width, HEADS, KV_HEADS, shape.tile)
+    for tile in shapes(point.width, device.shared):
+        programs = programs_of(point.batch, point.width, HEADS, KV_HEADS, tile)
         helpful = [each for each in SPLITS if each == 1 or programs * each <= 4 * device.multiprocessors]
-        found += [Plan(shape.tile, splits, shape.ahead) for splits in helpful]
+        found += [Plan(tile, splits) for splits in helpful]
     return list(dict.fromkeys(found))
 
 
@@ -77,8 +76,7 @@ def to_compile(asked: Sequence[Point], device: Device) -> list[tuple[int, Plan]]
 
 def name_of(cut: Plan) -> str:
     tile = cut.tile
-    read = "ahead" if cut.ahead else "same step"
-    return f"{tile.m}x{tile.n} warps {tile.warps} stages {tile.stages} {read} splits {cut.splits}"
+    return f"{tile.m}x{tile.n} warps {tile.warps} stages {tile.stages} splits {cut.splits}"
 
 
 def copies_of(point: Point, device: Device) -> int:
@@ -100,16 +98,16 @@ def judged(rows: Sequence[Row], device: Device) -> Iterator[Row]:
                 times = [row["us"].get(name_of(_with_splits(shape, fill, row, device))) for row in of_width]
                 if all(time is not None for time in times):
                     ratios = [time / row["chain_us"] for time, row in zip(times, of_width, strict=True)]
-                    shown = name_of(shape).rpartition(" splits")[0]
+                    shown = name_of(Plan(shape, 1)).rpartition(" splits")[0]
                     mean = math.exp(sum(map(math.log, ratios)) / len(ratios))
                     kept.append({"width": width, "shape": shown, "fill": fill, "mean": mean, "worst": max(ratios)})
         yield from sorted(kept, key=lambda each: each["mean"])
 
 
-def _with_splits(shape: Plan, fill: int, row: Row, device: Device) -> Plan:
-    programs = window_programs(row["batch"], row["width"], HEADS, KV_HEADS, shape.tile)
-    room = min(MOST_SPLITS, max(1, fill * device.multiprocessors // programs))
-    return Plan(shape.tile, max(each for each in SPLITS if each <= room), shape.ahead)
+def _with_splits(tile: Tile, fill: int, row: Row, device: Device) -> Plan:
+    programs = programs_of(row["batch"], row["width"], HEADS, KV_HEADS, tile)
+    room = splits_of(programs, device.multiprocessors, fill)
+    return Plan(tile, max(each for each in SPLITS if each <= room))
 
 
 def table(rows: Sequence[Row], verdicts: Sequence[Row]) -> Iterator[str]:

@@ -5,7 +5,7 @@
 Run by a Python that has SGLang 0.5.17 or 0.5.23. Dimensions of Qwen3-8B: 32 heads over 8 key-value heads of 128,
 bfloat16. `chain` is what stock DFLASH pays: SGLang's extend attention, causal, no mask. `masked` is the same under a
 random tree's mask, `rule` the plug-in's kernel as `attention_plan.plan` cuts it, `best` the best of a grid of tiles,
-warps, stages, splits, and ways to read slots.
+warps, stages and splits.
 
 Each time is of one launch (with its merge) in a captured graph of many, the median of ten replays between events. Every
 launch reads another part of the cache, twice the GPU's last cache in all, so keys and values of the context come from

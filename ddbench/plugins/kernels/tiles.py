@@ -80,20 +80,6 @@ def power_of_2(number: int) -> int:
     return 1 << (number - 1).bit_length()
 
 
-def splits_of(programs: int, multiprocessors: int) -> int:
-    """Splits that fill the device once where ``programs`` programs alone do not."""
-    return min(MOST_SPLITS, max(1, BLOCKS_PER_PROCESSOR * multiprocessors // max(programs, 1)))
-
-
-def window_programs(rows: int, width: int, heads: int, kv_heads: int, tile: Tile) -> int:
-    """Programs of ``rows`` windows of ``width`` tokens, without splits."""
-    return rows * kv_heads * -(-width * (heads // kv_heads) // tile.m)
-
-
-def window_entries(rows: int, width: int, heads: int, kv_heads: int, tile: Tile, multiprocessors: int) -> int:
-    """Entries of a workspace that holds the splits of every batch of up to ``rows`` windows."""
-    splits = {
-        each: splits_of(window_programs(each, width, heads, kv_heads, tile), multiprocessors)
-        for each in range(1, rows + 1)
-    }
-    return max((each * width * count for each, count in splits.items() if count > 1), default=1)
+def splits_of(programs: int, multiprocessors: int, each: int = BLOCKS_PER_PROCESSOR) -> int:
+    """Splits that make of ``programs`` programs at most ``each`` a multiprocessor; 1 where there are more already."""
+    return min(MOST_SPLITS, max(1, each * multiprocessors // max(programs, 1)))

@@ -96,13 +96,13 @@ def attending() -> Iterator[Case]:
     for width, heads, kv_heads, head in ((16, 32, 8, 128), (128, 32, 8, 128), (64, 8, 4, 64), (33, 16, 1, 256)):
         for kind, element in (("bf16", 2), ("fp32", 4)):
             group = heads // kv_heads
-            tile, ahead = shape_of(width, heads, kv_heads, head, element, shared_bytes_of((major, minor)))
+            tile = shape_of(width, heads, kv_heads, head, element, shared_bytes_of((major, minor)))
             given = ("query", "window_keys", "window_values", "cache_keys", "cache_values", "out")
             types = dict.fromkeys(given, f"*{kind}") | dict.fromkeys(("partial", "partial_lse", "scale"), "*fp32")
             types |= {"kv_indptr": "*i32", "kv_indices": "*i64", "mask": "*i8", "mask_indptr": "*i64", "scale": "fp32"}
             shape = {"WIDTH": width, "GROUP": group, "HEAD": head, "HEAD_PAD": triton.next_power_of_2(head)}
             dealt = {"BLOCK_N": tile.n, "SPLITS": 4, "LEAST": 4}
-            precise = {"BLOCK_M": tile.m, "AHEAD": ahead, "PRECISION": "ieee" if element == 4 else "tf32"}
+            precise = {"BLOCK_M": tile.m, "PRECISION": "ieee" if element == 4 else "tf32"}
             name = f"{width} {heads} {kv_heads} {head} {kind}"
             options = {"num_warps": tile.warps, "num_stages": tile.stages}
             yield f"attend {name}", attention.attend, types, shape | dealt | precise, options

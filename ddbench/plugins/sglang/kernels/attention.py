@@ -9,8 +9,9 @@ their own, dealt to programs as `kernels.softmax` says.
 
 A step of the context needs its positions' slots before it can load keys and values. Read in the same step, they make
 Triton's pipeline wait at the top of each step for loads that were issued at the end of the one before (as compiled by
-3.6 for sm_90 with up to four stages), so that a step costs a whole trip to memory. ``AHEAD`` carries the next step's
-slots in registers: keys and values then wait for no other load, and stay in flight while earlier steps are computed.
+3.6 for sm_90 with up to four stages), so that a step costs a whole trip to memory. Here each step reads the slots of
+the next one and carries them in registers: keys and values then wait for no other load, and stay in flight while
+earlier steps are computed.
 """
 
 import triton
@@ -53,7 +54,6 @@ def attend(
     BLOCK_N: tl.constexpr,
     SPLITS: tl.constexpr,
     LEAST: tl.constexpr,
-    AHEAD: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
     """Grid: (query blocks * key-value heads, rows, SPLITS). ``scale`` is the softmax scale times log2(e)."""
@@ -89,37 +89,17 @@ def attend(
     keys = cache_keys + kv_head.to(tl.int64) * key_head
     values = cache_values + kv_head.to(tl.int64) * value_head
 
-    if AHEAD:
-        at = from_tile * BLOCK_N + n
+    at = from_tile * BLOCK_N + n
+    slot = tl.load(kv_indices + first + at, mask=at < past, other=0).to(tl.int64)
+    for _tile in tl.range(from_tile, tl.minimum(to_tile, context_tiles)):
+        there = at < past
+        held = there[:, None] & in_head[None, :]
+        key_tile = tl.load(keys + slot[:, None] * key_slot + d[None, :], mask=held, other=0.0)
+        value_tile = tl.load(values + slot[:, None] * value_slot + d[None, :], mask=held, other=0.0)
+        at += BLOCK_N
         slot = tl.load(kv_indices + first + at, mask=at < past, other=0).to(tl.int64)
-        for _tile in tl.range(from_tile, tl.minimum(to_tile, context_tiles)):
-            there = at < past
-            held = there[:, None] & in_head[None, :]
-            key_tile = tl.load(keys + slot[:, None] * key_slot + d[None, :], mask=held, other=0.0)
-            value_tile = tl.load(values + slot[:, None] * value_slot + d[None, :], mask=held, other=0.0)
-            at += BLOCK_N
-            slot = tl.load(kv_indices + first + at, mask=at < past, other=0).to(tl.int64)
-            found = tl.where(there[None, :], scores(q, key_tile, scale, PRECISION), float("-inf"))
-            acc, top, total = absorb(acc, top, total, found, value_tile, False, PRECISION)
-    else:
-        whole = tl.minimum(past // BLOCK_N, to_tile)  # tiles of the context without a gap
-        for tile in tl.range(from_tile, whole):
-            slot = tl.load(kv_indices + first + tile * BLOCK_N + n).to(tl.int64)
-            key_tile = tl.load(keys + slot[:, None] * key_slot + d[None, :], mask=in_head[None, :], other=0.0)
-            value_tile = tl.load(values + slot[:, None] * value_slot + d[None, :], mask=in_head[None, :], other=0.0)
-            acc, top, total = absorb(
-                acc, top, total, scores(q, key_tile, scale, PRECISION), value_tile, False, PRECISION
-            )
-
-        for tile in tl.range(tl.maximum(from_tile, past // BLOCK_N), tl.minimum(to_tile, context_tiles)):
-            at = tile * BLOCK_N + n
-            there = at < past
-            slot = tl.load(kv_indices + first + at, mask=there, other=0).to(tl.int64)
-            held = there[:, None] & in_head[None, :]
-            key_tile = tl.load(keys + slot[:, None] * key_slot + d[None, :], mask=held, other=0.0)
-            value_tile = tl.load(values + slot[:, None] * value_slot + d[None, :], mask=held, other=0.0)
-            found = tl.where(there[None, :], scores(q, key_tile, scale, PRECISION), float("-inf"))
-            acc, top, total = absorb(acc, top, total, found, value_tile, True, PRECISION)
+        found = tl.where(there[None, :], scores(q, key_tile, scale, PRECISION), float("-inf"))
+        acc, top, total = absorb(acc, top, total, found, value_tile, False, PRECISION)
 
     line = mask + tl.load(mask_indptr + row) + local.to(tl.int64) * (past + WIDTH) + past
     own = row.to(tl.int64) * WIDTH * window_token + kv_head.to(tl.int64) * window_head

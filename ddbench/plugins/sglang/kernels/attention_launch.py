@@ -116,7 +116,6 @@ def verify_attention(
         **shape,
         BLOCK_M=tile.m,
         **dealt,
-        AHEAD=cut.ahead,
         PRECISION="ieee" if exact else FLOAT32,
         num_warps=tile.warps,
         num_stages=tile.stages,
