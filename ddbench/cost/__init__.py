@@ -2,6 +2,7 @@
 
 from ddbench.cost.form import Fit, Hinges, Range
 from ddbench.cost.inside import inside, prefill_of
+from ddbench.cost.late import late_steps
 from ddbench.cost.model import SCHEMA, CostModel, load_cost
 from ddbench.cost.points import KINDS, STAGES, Point
 
@@ -15,6 +16,7 @@ __all__ = [
     "Point",
     "Range",
     "inside",
+    "late_steps",
     "load_cost",
     "prefill_of",
 ]

@@ -107,8 +107,15 @@ class Fit:
         return found
 
     def pass_ms(self, tokens: float) -> float:
-        """Base and T: what a pass of so many tokens takes, beside what goes with sequences and with their cache."""
-        return self.base + float(self.tokens(np.asarray(tokens, dtype=np.float64)))
+        """Base and T: what a pass of so many tokens takes, beside what goes with sequences and with their cache.
+
+        Beyond the widest pass that was measured it goes on with the mean slope of the upper half of what was: the
+        slope of the last hinge alone may stand on two points that lie close together.
+        """
+        widest = self.measured.tokens[1]
+        inside, middle, most = self.tokens(np.asarray([min(tokens, widest), widest / 2, widest], dtype=np.float64))
+        beyond = max(0.0, tokens - widest) * (most - middle) / (widest / 2)
+        return self.base + float(inside + beyond)
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)

@@ -25,8 +25,8 @@ def prefill_of(cost: CostModel) -> Callable[[float], float] | None:
 
     Up to the longest reading that was measured it is that fit. A reading of few tokens is the host's time, which says
     nothing of one of many: many prompts that enter together are one pass of the target over all their tokens, and so
-    take at least what a pass of as many verified tokens was measured to take (base and T of a round's fit, carried on
-    in a line beyond its widest pass).
+    take at least what a pass of as many verified tokens was measured to take (base and T of a round's fit;
+    beyond its widest pass see :meth:`ddbench.cost.form.Fit.pass_ms`).
     """
     if "prefill" not in cost.fits:
         return None

@@ -63,7 +63,12 @@ class Clocks:
 
 
 def closed_loop(
-    requests: Requests, batch_size: int, step: Fit, verify_width: int, prefill: Callable[[float], float] | None = None
+    requests: Requests,
+    batch_size: int,
+    step: Fit,
+    verify_width: int,
+    prefill: Callable[[float], float] | None = None,
+    late: int = 0,
 ) -> Clocks:
     """The clocks of ``requests`` with ``batch_size`` of them in flight.
 
@@ -72,6 +77,8 @@ def closed_loop(
         verify_width: of the arm.
         prefill: milliseconds of reading so many tokens; prompts that enter together are padded to the longest. None:
             no time.
+        late: steps that a request still takes part in, no longer growing, after its last; its place is free after
+            them (:func:`ddbench.cost.late.late_steps`).
 
     Raises:
         ConfigError: no place for a request.
@@ -85,7 +92,7 @@ def closed_loop(
     a_mean_token = step.context_alone  # ms a token of the mean length
     growth = (requests.output_tokens - 1) / np.maximum(requests.steps, 1)
     waiting = deque(range(count))
-    left: dict[int, int] = {}  # steps to go of those in flight
+    left: dict[int, int] = {}  # steps to go of those in flight, the late ones included
     length: dict[int, float] = {}
     now = 0.0
     while waiting or left:
@@ -96,17 +103,17 @@ def closed_loop(
             first[new] = finish[new] = now
             for one in new:
                 if requests.steps[one] > 0:
-                    left[one], length[one] = int(requests.steps[one]), float(requests.prompt_tokens[one])
+                    left[one], length[one] = int(requests.steps[one]) + late, float(requests.prompt_tokens[one])
         if not left:
             continue
-        many = min(left.values())
-        grown = sum(float(growth[one]) for one in left)
+        many = min(steps - late if steps > late else steps for steps in left.values())
+        growing = [one for one, steps in left.items() if steps > late]
+        grown = sum(float(growth[one]) for one in growing)
         read = many * sum(length[one] for one in left) + grown * many * (many - 1) / 2
         now += many * fixed[len(left)] + (a_token + a_mean_token / len(left)) * read
-        for one in list(left):
-            left[one] -= many
+        for one in growing:
             length[one] += many * float(growth[one])
-            if left[one] == 0:
+            if left[one] - many == late:
                 finish[one] = now
-                del left[one], length[one]
+        left = {one: steps - many for one, steps in left.items() if steps > many}
     return Clocks(start, first, finish)

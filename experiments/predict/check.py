@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import yaml
 
-from ddbench.cost import CostModel, inside, prefill_of
+from ddbench.cost import CostModel, inside, late_steps, prefill_of
 from ddbench.cost.loop import Requests, closed_loop
 from ddbench.decoding import Strategy
 from ddbench.errors import ConfigError
@@ -154,8 +154,9 @@ def _checked(blocks: Sequence[_Measured], cost: CostModel, traces: TraceSet) -> 
     assert width is not None
     replayed = [_replayed(block, traces, strategy) for block in blocks]
     own = [Requests(block.prompt_tokens, *_ints(block.counts)) for block in blocks]
-    told = [closed_loop(each, cell.batch_size, fit, width, prefill_of(cost)) for each in replayed]
-    apart = [closed_loop(each, cell.batch_size, fit, width, prefill_of(cost)) for each in own]
+    loop = cell.batch_size, fit, width, prefill_of(cost), late_steps(cost)
+    told = [closed_loop(each, *loop) for each in replayed]
+    apart = [closed_loop(each, *loop) for each in own]
     context = replayed[0].mean_context()
     steps = sum(int(each.steps.sum()) for each in replayed)
     if context is None or steps == 0:

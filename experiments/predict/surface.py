@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ddbench.cost import CostModel, inside, prefill_of
+from ddbench.cost import CostModel, inside, late_steps, prefill_of
 from ddbench.cost.loop import Requests, closed_loop
 from ddbench.metrics import verify_width
 from ddbench.records import Arm
@@ -101,7 +101,7 @@ def _predicted(point: Point, cost: CostModel, batch: int, extrapolate: bool) -> 
         assert context is not None
         assert acceptance is not None
         ms = float(fit(width, batch, context, extrapolate=True))
-        clocks = closed_loop(requests, batch, fit, width, prefill_of(cost))
+        clocks = closed_loop(requests, batch, fit, width, prefill_of(cost), late_steps(cost))
         numbers = {
             "round_ms": ms,
             "tokens_per_s_per_user": 1e3 * acceptance / ms,

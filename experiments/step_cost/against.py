@@ -1,4 +1,5 @@
-"""A cost file against what the evidence programs measured apart: round times, and tokens/s at a pinned acceptance.
+"""A cost file against what was measured apart: round times and tokens/s at a pinned acceptance of evidence programs, or
+the points of another cost file.
 
 Nothing of these went into the fit, but for a cost file that was itself taken from the same round times. Errors are
 relative, told / measured - 1.
@@ -15,11 +16,12 @@ from typing import Any
 
 import numpy as np
 
-from ddbench.cost import CostModel, inside, prefill_of
+from ddbench.cost import CostModel, Fit, inside, late_steps, load_cost, prefill_of
 from ddbench.cost.loop import Requests, closed_loop
 from ddbench.errors import ConfigError
 from experiments.step_cost.evidence import COUNTED, PROMPT, known, rows_of
 from experiments.step_cost.fleets import check_dummy_cost
+from experiments.step_cost.whole_rounds import whole_rounds
 
 ROUND = re.compile(r"(autoregressive|dflash|ddtree)(?:_(\d+))?")
 SPEED = re.compile(r"(autoregressive|dflash|ddtree)(?:_(\d+)_nodes)?")
@@ -32,7 +34,7 @@ class Told:
     """One measured number and what the cost file says of it; ``what``: ``round_ms`` or ``tokens_per_s``.
 
     ``fitted``: the cost file has points of this kind at this verify width, so that only their repeats are held against
-    it.
+    it. ``context``: committed tokens of a sequence in a round, None of a speed.
     """
 
     what: str
@@ -44,14 +46,17 @@ class Told:
     error: float
     inside: bool
     fitted: bool
+    context: float | None = None
 
 
 def against(cost: CostModel, place: str) -> list[Told]:
-    """All numbers of an evidence file that the cost file tells.
+    """All numbers of an evidence file that the cost file tells, or the round times of another cost file.
 
     Raises:
         ConfigError: no such file, one of another engine, version, precision, GPU or model, or one without such numbers.
     """
+    if _is_cost(place):
+        return list(_points(cost, place))
     measured = measured_of(cost, place, "step_cost.against")
     found = [*_rounds(cost, measured.get("round_ms") or {}), *_speeds(cost, measured)]
     if not found:
@@ -70,7 +75,7 @@ def measured_of(cost: CostModel, place: str, key: str) -> dict[str, Any]:
         measured, versions = data["measured"], data["versions"]
     except (OSError, ValueError, KeyError, TypeError):
         raise ConfigError(key, place, "an evidence file of round times or pinned speeds") from None
-    engine, gpu = cost.fingerprint.get("engine"), cost.fingerprint.get("device")
+    engine, gpu = cost.fingerprint.get("engine", "unknown"), cost.fingerprint.get("device")
     if engine not in versions or data.get("gpu") != gpu:
         raise ConfigError(key, place, f"an evidence file of {engine} on {gpu}, as the cost file is")
     _same_build(cost, engine, known(versions[engine]), place, key)
@@ -130,37 +135,50 @@ def _rounds(cost: CostModel, times: dict[str, Any]) -> Iterator[Told]:
         if named[1] == "dflash" and width > CHAIN:
             continue  # drafts a longer block
         measured = float(row["ms"] if "ms" in row else row["median"])
-        told = float(cost.step_ms(named[1], width, batch, PROMPT + COUNTED, extrapolate=True))
-        within = inside(cost.fit(named[1]), width, batch, PROMPT + COUNTED)
-        yield Told(
-            "round_ms",
-            named[1],
-            width,
-            batch,
-            measured,
-            told,
-            told / measured - 1,
-            within,
-            _fitted(cost, named[1], width),
-        )
+        yield _round(cost, named[1], width, batch, PROMPT + COUNTED, measured)
+
+
+def _is_cost(place: str) -> bool:
+    try:
+        data = json.loads(Path(place).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return False
+    return isinstance(data, dict) and "kinds" in data
+
+
+def _points(cost: CostModel, place: str) -> Iterator[Told]:
+    """The points of another cost file of the same setup. Its build may differ: evidence files name none either."""
+    other = load_cost(place)
+    theirs = {name: value for name, value in other.fingerprint.items() if name != "build"}
+    own = {name: value for name, value in cost.fingerprint.items() if name == "build"}
+    cost.check(theirs | own, "step_cost.against")
+    for kind in ("autoregressive", "dflash", "ddtree"):
+        for point in other.points.get(kind, ()) if kind in cost.fits else ():
+            yield _round(cost, kind, point.verify_width, point.batch, point.context, point.ms)
+
+
+def _round(cost: CostModel, kind: str, width: int, batch: int, context: float, measured: float) -> Told:
+    told = float(cost.step_ms(kind, width, batch, context, extrapolate=True))
+    within, fitted = inside(cost.fit(kind), width, batch, context), _fitted(cost, kind, width)
+    return Told("round_ms", kind, width, batch, measured, told, told / measured - 1, within, fitted, context)
 
 
 def _speeds(cost: CostModel, measured: dict[str, Any]) -> Iterator[Told]:
-    """Closed loops of twice as many prompts as are in flight, with every round emitting the pinned length."""
+    """Closed loops of twice as many prompts as are in flight, whose rounds emit the pinned length on average."""
     from experiments.sglang_evidence.synthetic import LENGTHS, OUTPUT
 
-    for arm, batch, row in rows_of(measured.get("tokens_per_s_synthetic") or {}):
+    own = measured.get("tokens_per_s") if measured.get("synthetic") else None  # of one shard's own file
+    for arm, batch, row in rows_of(measured.get("tokens_per_s_synthetic") or own or {}):
         named = SPEED.fullmatch(arm)
         if named is None or named[1] not in cost.fits:
             continue
         width = {"autoregressive": 1, "dflash": CHAIN}.get(named[1]) or int(named[2]) + 1
-        steps = round((OUTPUT - 1) / LENGTHS.get(arm, 1.0))
-        count = 2 * batch
-        asked = Requests(np.full(count, PROMPT), np.full(count, OUTPUT), np.full(count, max(1, steps)))
-        fit = cost.fit(named[1])
-        told = closed_loop(asked, batch, fit, width, prefill_of(cost)).tokens_per_s(asked)
-        assert told is not None
-        speed = float(row["median"])
+        fit, speed = cost.fit(named[1]), float(row["median"])
+        span = sum(
+            chance * _loop_ms(cost, fit, width, batch, rounds, OUTPUT)
+            for rounds, chance in whole_rounds(LENGTHS.get(arm, 1.0), OUTPUT - 1).items()
+        )
+        told = 1e3 * 2 * batch * OUTPUT / span
         within = inside(fit, width, batch, PROMPT + OUTPUT / 2)
         yield Told(
             "tokens_per_s",
@@ -173,3 +191,10 @@ def _speeds(cost: CostModel, measured: dict[str, Any]) -> Iterator[Told]:
             within,
             _fitted(cost, named[1], width),
         )
+
+
+def _loop_ms(cost: CostModel, fit: Fit, width: int, batch: int, rounds: int, output: int) -> float:
+    """Milliseconds of a closed loop of twice as many prompts as are in flight, all of as many rounds."""
+    count = 2 * batch
+    asked = Requests(np.full(count, PROMPT), np.full(count, output), np.full(count, rounds))
+    return float(closed_loop(asked, batch, fit, width, prefill_of(cost), late_steps(cost)).finish.max())

@@ -26,9 +26,11 @@ from experiments.step_cost.settings import StepCostSettings, load
 
 NOTES = (
     "told: by the fit of a cost file; measured: round times and tokens/s at a pinned acceptance of evidence shards of "
-    "the same setup. No number here was fitted, but fitted_widths are of steps whose kind and verify width the fit has "
-    "points of, measured anew; other_widths it has never seen. error: told / measured - 1. tokens_per_s is a closed "
-    "loop of twice as many prompts of 256 tokens as are in flight, their reading included."
+    "the same setup, or the points of another cost file. No number here was fitted, but fitted_widths are of steps "
+    "whose kind and verify width the fit has points of, measured anew; other_widths it has never seen. error: told / "
+    "measured - 1. tokens_per_s is a closed loop of twice as many prompts of 256 tokens as are in flight, their "
+    "reading included: whole rounds that emit the pinned length on average, and under overlap scheduling one more "
+    "before a place is free."
 )
 Measure = Callable[[Settings, StepCostSettings, Callable[[Measured], None], Path], Measured]
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from ddbench.cost import CostModel, Point, load_cost, prefill_of
+from ddbench.cost import CostModel, Point, late_steps, load_cost, prefill_of
 from ddbench.cost.file import copy_cost, save_cost
 from ddbench.errors import ConfigError
 
@@ -65,6 +65,31 @@ def test_a_long_reading_takes_what_a_pass_of_as_many_tokens_takes(saved: CostMod
     assert told is not None
     assert told(1000) == pytest.approx(11.0, rel=1e-2)  # nothing else was measured: the line goes on
     assert prefill_of(save_cost(tmp_path / "c.json", HERE, {"ddtree": points()}, {})) is None
+
+
+def test_a_step_between_the_two_widest_passes_is_not_carried_on(tmp_path: Path) -> None:
+    """1 ms a hundred tokens, and 5 ms more for the last sixteen: 6000 more tokens are not told as 1875 ms more."""
+    points = [
+        Point(w, b, 100.0, 5 + 0.01 * w * b + 5 * (w * b > 1024), 1.0, 99.0, 3) for w in (64, 65) for b in (1, 16)
+    ]
+    cost = save_cost(
+        tmp_path / "d.json", HERE, {"ddtree": points, "prefill": [Point(16, 1, 0.0, 1.0, 1.0, 1.0, 3)]}, {}
+    )
+    read = prefill_of(cost)
+    assert read is not None
+    assert read(1040) == pytest.approx(5 + 10.4 + 5, rel=0.02)
+    mean = (10.4 + 5 - 5.2) / 520  # of the upper half of what was measured
+    assert read(7040) == pytest.approx(5 + 10.4 + 5 + 6000 * mean, rel=0.02)
+
+
+def test_an_end_is_seen_late_under_overlap_scheduling_of_sglang_alone(saved: CostModel) -> None:
+    assert late_steps(saved) == 0  # the reference engine
+    for setup, late in (
+        ({"engine": "sglang", "overlap": "True"}, 1),
+        ({"engine": "sglang", "overlap": "False"}, 0),
+        ({"engine": "vllm", "async_scheduling": "True"}, 0),
+    ):
+        assert late_steps(replace(saved, fingerprint=setup)) == late
 
 
 def test_a_copy_is_the_model_itself(saved: CostModel, tmp_path: Path) -> None:

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from ddbench.cost import CostModel, Point
+from ddbench.cost import CostModel, Point, load_cost
 from ddbench.cost.file import save_cost
 from ddbench.errors import ConfigError
 from experiments.sglang_evidence.synthetic import LENGTHS, OUTPUT
 from experiments.step_cost.against import against, summary
+from experiments.step_cost.whole_rounds import whole_rounds
 
 SETUP = {
     "engine": "sglang",
@@ -44,8 +46,9 @@ def evidence(place: Path, measured: dict[str, Any], **other: Any) -> str:
 
 
 def test_round_times_and_pinned_speeds(cost: CostModel, tmp_path: Path) -> None:
-    """Two prompts one after another: the time is the sum of the steps of both."""
-    steps = round((OUTPUT - 1) / LENGTHS["ddtree_16_nodes"])
+    """Two prompts one after another: the time is the sum of the steps of both, 19 each but for one in a thousand."""
+    steps = 19
+    assert LENGTHS["ddtree_16_nodes"] * (steps - 1) < OUTPUT - 1 < LENGTHS["ddtree_16_nodes"] * steps
     context = [256 + k * (OUTPUT - 1) / steps for k in range(steps)]
     speed = 1e3 * OUTPUT / sum(ms("ddtree", 17, 1, c) for c in context)
     rounds = {
@@ -77,6 +80,71 @@ def test_round_times_and_pinned_speeds(cost: CostModel, tmp_path: Path) -> None:
     assert told["round_ms"]["other_widths"] is None
     assert told["tokens_per_s"]["other_widths"]["n"] == told["tokens_per_s"]["all"]["n"] == 1  # 17 was not fitted
     assert told["tokens_per_s"]["fitted_widths"] is None
+
+
+def test_overlap_scheduling_adds_a_round_to_all_but_the_last(cost: CostModel, tmp_path: Path) -> None:
+    """19 and 1 and 19 rounds where there were 38; nothing is said to be slower by more than that."""
+    place = evidence(tmp_path / "e.json", {"tokens_per_s_synthetic": {"1": {"ddtree_16_nodes": {"median": 500.0}}}})
+    (before,) = against(cost, place)
+    (late,) = against(replace(cost, fingerprint={**SETUP, "overlap": "True"}), place)
+    assert before.told / late.told == pytest.approx(39 / 38, rel=1e-3)
+
+
+def test_a_shards_own_file_has_its_speeds_too(cost: CostModel, tmp_path: Path) -> None:
+    speeds = {"2": {"dflash": {"median": 900.0}, "eagle": {"median": 900.0}}}
+    merged = against(cost, evidence(tmp_path / "a.json", {"tokens_per_s_synthetic": speeds}))
+    assert against(cost, evidence(tmp_path / "b.json", {"synthetic": True, "tokens_per_s": speeds})) == merged
+    assert [(each.kind, each.verify_width, each.batch) for each in merged] == [("dflash", 16, 2)]
+    with pytest.raises(ConfigError, match="round times or pinned speeds"):
+        against(cost, evidence(tmp_path / "c.json", {"tokens_per_s": speeds}))  # of real texts
+
+
+def test_another_cost_file_of_the_same_setup(cost: CostModel, tmp_path: Path) -> None:
+    """Points at a width that the fit has seen and one that it has not, half as fast; only the build may differ."""
+    points = {
+        "ddtree": [Point(w, 8, 300.0, 2 * ms("ddtree", w, 8, 300.0), 0.1, 999.0, 3) for w in (16, 17)],
+        "prefill": [Point(256, 1, 0.0, 40.0, 0.1, 999.0, 3)],
+    }
+    setup = {**SETUP, "build": "another"}
+    save_cost(tmp_path / "other.json", setup, points, {})
+    found = against(cost, str(tmp_path / "other.json"))
+    assert [(each.verify_width, each.context, each.fitted) for each in found] == [(16, 300.0, True), (17, 300.0, False)]
+    assert [each.error for each in found] == pytest.approx([-0.5, -0.5], abs=2e-3)
+    save_cost(tmp_path / "far.json", {**setup, "device": "another"}, points, {})
+    with pytest.raises(ConfigError, match=r"step_cost\.against=.*device is NVIDIA H200 there and another here"):
+        against(cost, str(tmp_path / "far.json"))
+
+
+@pytest.mark.parametrize(
+    ("fitted", "held", "kept"),
+    [
+        ("step_cost_h200", "sglang", "step_cost_h200_against"),
+        ("step_cost_h200", "step_cost_h200_tiles", "step_cost_h200_against_tiles"),
+        ("step_cost_h200_tiles", "sglang", "step_cost_h200_tiles_against"),
+    ],
+)
+def test_what_the_evidence_says_is_what_the_code_says(fitted: str, held: str, kept: str) -> None:
+    """Made anew from the files that the evidence names; see docs/step_cost.md for the command that writes it."""
+    place = Path(__file__).parents[3] / "docs" / "evidence"
+    measured = json.loads((place / f"{kept}.json").read_text(encoding="utf-8"))["measured"]
+    found = against(load_cost(place / f"{fitted}.json"), str(place / f"{held}.json"))
+    assert summary(found) == measured["errors"]
+    assert measured["against"] == f"{held}.json"
+    assert [each.error for each in found] == pytest.approx([row["error"] for row in measured["rows"]], abs=1e-4)
+
+
+def test_the_law_of_rounds_against_all_ways_to_emit() -> None:
+    """2 or 3 tokens a round, 3 with probability 0.25; and a length that is whole has one number of rounds."""
+    law, counted = whole_rounds(2.25, 8), dict[int, float]()
+    for ways in product((2, 3), repeat=4):
+        rounds = next(count for count in range(1, 5) if sum(ways[:count]) >= 8)
+        chance = 0.75 ** ways.count(2) * 0.25 ** ways.count(3)
+        counted[rounds] = counted.get(rounds, 0.0) + chance
+    assert law == pytest.approx(counted)
+    assert set(law) == {3, 4}
+    assert whole_rounds(1.0, 127) == {127: 1.0}
+    assert whole_rounds(4.0, 9) == {3: 1.0}
+    assert sum(rounds * chance for rounds, chance in whole_rounds(6.91, 127).items()) > 127 / 6.91
 
 
 def test_files_of_another_machine_or_without_numbers(cost: CostModel, tmp_path: Path) -> None:
