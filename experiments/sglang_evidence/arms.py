@@ -34,7 +34,8 @@ class Pair:
 class Arm:
     """One engine. ``nodes`` is the verify width less one; ``extra`` goes to the engine as it is, and ``env`` around it.
 
-    ``hooks`` names what `inside.py` changes in the engine's scheduler process, for example ``float32``.
+    ``hooks`` names what `inside.py` changes in the engine's scheduler processes, for example ``float32``. ``ranks`` is
+    the tensor parallelism: as many GPUs, one process each.
     """
 
     name: str
@@ -47,6 +48,7 @@ class Arm:
     graphs: bool = True
     overlap: bool = True
     radix: bool = False
+    ranks: int = 1
     hooks: tuple[str, ...] = ()
     extra: Mapping[str, Any] = field(default_factory=dict)
     env: Mapping[str, str] = field(default_factory=dict)
@@ -92,6 +94,8 @@ def arguments(arm: Arm, pair: Pair, batches: list[int]) -> dict[str, Any]:
     }
     if pair.dummy:
         settings["load_format"] = "dummy"
+    if arm.ranks > 1:  # sums over NCCL alone: the law of the tree is shown, not the fastest way to add
+        settings |= {"tp_size": arm.ranks, "disable_custom_all_reduce": True}
     draft = draft_of(arm, pair)
     if draft is not None:
         settings |= server_arguments(draft)

@@ -50,8 +50,8 @@ class Engine(Child):
 class Fleet:
     """Engines of some arms, by name, while in the context. One that does not start is in ``failed`` with its reason.
 
-    ``gpus[i]`` is the index of the GPU of ``arms[i]`` among those that this program may see. Every engine has a port of
-    its own, at which its processes meet. Starts are given ``start_s`` seconds together.
+    ``gpus[i]`` is the index of the GPU of ``arms[i]``, or of its first, among those that this program may see. Every
+    engine has a port of its own, at which its processes meet. Starts are given ``start_s`` seconds together.
     """
 
     def __init__(
@@ -63,6 +63,7 @@ class Fleet:
         logs: Path,
         gpus: Sequence[int] | None = None,
         start_s: float = START_S,
+        own_core: bool = False,
     ) -> None:
         logs.mkdir(parents=True, exist_ok=True)
         self.engines: dict[str, Engine] = {}
@@ -70,19 +71,19 @@ class Fleet:
         self.start_s = 0.0
         self._made: list[Engine] = []
         self._held = ExitStack()
-        self._limit_s = start_s
+        self._limit_s, self._own_core = start_s, own_core
         self._plan = list(zip(arms, gpus or [0] * len(arms), strict=True))
         self._python, self._pair, self._batches, self._logs = python, pair, batches, logs
 
     def __enter__(self) -> Fleet:
         clock = time.perf_counter()
         paths = search_path(self._python, self._logs)
-        places = [visible_gpu(gpu) for _, gpu in self._plan]
+        places = [",".join(visible_gpu(gpu + rank) for rank in range(arm.ranks)) for arm, gpu in self._plan]
         ports = self._held.enter_context(claimed_ports(len(self._plan)))
         for (arm, _), place, port in zip(self._plan, places, ports, strict=True):
             settings = {"nccl_port": port} | arguments(arm, self._pair, self._batches)
             own = {VISIBLE: place, "PYTHONPATH": paths, **variables(arm, self._pair)}
-            argv = [self._python, str(ENGINE), json.dumps({"engine": settings})]
+            argv = [self._python, str(ENGINE), json.dumps({"engine": settings, "own_core": self._own_core})]
             self._made.append(Engine(arm, argv, ENVIRONMENT | own, self._logs / f"{arm.name}.log"))
         for engine in self._made:
             try:

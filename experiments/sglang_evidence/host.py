@@ -25,12 +25,12 @@ from experiments.sglang_evidence.inside import DUMP
 from experiments.sglang_evidence.job import Job
 from experiments.sglang_evidence.timing import step_ms
 from experiments.sglang_evidence.tiny_checks import pair_of
-from experiments.sglang_evidence.turns import take_turns
+from experiments.sglang_evidence.turns import ratios, take_turns
 
 SKIPPED, ROUNDS = 40, 200  # steps before the profile begins, and in it
 ANSWERS = 12  # at most, until a profile is there
 SHOWN = 40  # functions, of the largest own time
-REPEATS, TOKENS = 5, 512
+REPEATS, TOKENS = 9, 512
 ARMS = (
     Arm("autoregressive"),
     Arm("dflash", "dflash", 15),
@@ -41,7 +41,8 @@ PROFILED = "_profiled"
 
 
 def measure(job: Job) -> dict[str, Any]:
-    """Milliseconds a step of each arm at batch 1, and the profile of the same arm in an engine of its own."""
+    """Milliseconds a step of each arm at batch 1, their ratios to the chain's turn by turn, and the profile of the same
+    arm in an engine of its own."""
     job.logs.mkdir(parents=True, exist_ok=True)
     plain = [arm for arm in ARMS if job.arms is None or arm.name in job.arms]
     dumps = {arm.name: (job.logs / f"{arm.name}_profile.json").resolve() for arm in plain}
@@ -52,19 +53,21 @@ def measure(job: Job) -> dict[str, Any]:
         for arm in plain
     ]
     batches = job.batches or [1]
-    result: dict[str, Any] = {"asked": [arm.name for arm in plain], "step_ms": {}, "profile": {}}
-    with Fleet(
-        job.python, pair_of(job.assets, "bfloat16"), [*plain, *profiled], batches, job.logs, start_s=job.limit_s
-    ) as fleet:
+    result: dict[str, Any] = {"asked": [arm.name for arm in plain], "step_ms": {}, "ratio_vs_dflash": {}, "profile": {}}
+    pair, arms = pair_of(job.assets, "bfloat16"), [*plain, *profiled]
+    with Fleet(job.python, pair, arms, batches, job.logs, start_s=job.limit_s, own_core=True) as fleet:
         result |= {"start_s": round(fleet.start_s, 1), "failed": fleet.failed}
+        result["core"] = {name: engine.facts["core"] for name, engine in fleet.engines.items()}
         for batch in batches:
             timed = partial(step_ms, prompts=job.prompts[:batch], length=TOKENS)
             names = [arm.name for arm in plain if arm.name in fleet.engines]
-            result["step_ms"][batch] = {
-                name: kept(found) for name, found in take_turns(fleet, names, timed, REPEATS).items()
-            }
-            medians = {name: row["median"] for name, row in result["step_ms"][batch].items()}
-            say(f"batch {batch}: {medians} ms a step")
+            values = take_turns(fleet, names, timed, REPEATS)
+            result["step_ms"][batch] = {name: kept(found) for name, found in values.items()}
+            against = [name for name in values if name != "dflash" and "dflash" in values]
+            result["ratio_vs_dflash"][batch] = {name: kept(ratios(values, name, "dflash")) for name in against}
+            for kind, unit in (("step_ms", "ms a step"), ("ratio_vs_dflash", "of the chain's")):
+                medians = {name: row["median"] for name, row in result[kind][batch].items()}
+                say(f"batch {batch}: {medians} {unit}")
             job.save(result)
         for arm in profiled:
             dump = dumps[arm.name.removesuffix(PROFILED)]

@@ -15,7 +15,17 @@ from experiments.sglang_evidence.tiny_checks import PAIRS
 Shards = dict[str, dict[str, Any]]
 REFERENCE = {"ddtree_k1": "ddtree_spine"}  # arms that the reference engine calls otherwise
 CLAIMS = dict(
-    zip(PAIRS, ("k1_identical_to_dflash", "graphs_off_identical_to_on", "overlap_off_identical_to_on"), strict=True)
+    zip(
+        PAIRS,
+        (
+            "k1_identical_to_dflash",
+            "graphs_off_identical_to_on",
+            "overlap_off_identical_to_on",
+            "dflash_two_ranks_identical_to_one",
+            "two_ranks_identical_to_one",
+        ),
+        strict=True,
+    )
 )
 
 
@@ -97,27 +107,57 @@ def not_explained(shard: dict[str, Any]) -> dict[str, int | None]:
 
 
 def law(shards: Shards) -> dict[str, Any]:
-    """p-values by law: of the tree and the chain, of a second autoregressive engine, and of the planted rule."""
-    found = [one for name, one in shards.items() if name.startswith("law")]
+    """p-values by law: of the tree and the chain, of a second autoregressive engine, and of the planted rule.
+
+    Those of a float32 shard where there is one; ``t1_by_shard`` has every shard's, and what its rule makes of them.
+    """
+    found = {name: one for name, one in shards.items() if name.startswith("law")}
     if not found:
         return {}
-    shard, level = found[0], found[0]["level"]
+    shard = found.get("law_float32") or next(iter(found.values()))
+    level = shard["level"]
     tests, usual = shard["laws"], [arm.name for arm in LAW_ARMS[1:]]
     names = {"ddtree": "t1_chi_square_p", "dflash": "t1_chi_square_p_dflash", "autoregressive_again": "t1_control_p"}
-    p_values = {key: {each: p_of(tests, each, arm) for each in LAWS} for arm, key in names.items()}
-    later = {f"{key}_later": {each: p_of(tests, each, arm, "later") for each in LAWS} for arm, key in names.items()}
+    p_values = {key: {each: p_of(tests.get(each, {}), arm) for each in LAWS} for arm, key in names.items()}
+    later = {
+        f"{key}_later": {each: p_of(tests.get(each, {}), arm, "later") for each in LAWS} for arm, key in names.items()
+    }
     return {
         **p_values,
         **later,
-        "t1_planted_rejected": rejected([p_of(tests, each, "planted") for each in tests], level),
-        "t1_planted_rejected_later": rejected([p_of(tests, each, "planted", "later") for each in tests], level),
+        "t1_planted_rejected": rejected([p_of(one, "planted") for one in tests.values()], level),
+        "t1_planted_rejected_later": rejected([p_of(one, "planted", "later") for one in tests.values()], level),
         "t1_level": level,
+        "t1_dtype": shard.get("dtype"),
+        "t1_by_shard": {name: verdicts(one) for name, one in found.items()},
         "t1_arms_missing": [name for name in usual if not tests or any(name not in one for one in tests.values())],
     }
 
 
-def p_of(tests: dict[str, Any], name: str, arm: str, part: str | None = None) -> float | None:
-    test = tests.get(name, {}).get(arm, {})
+def verdicts(shard: dict[str, Any]) -> dict[str, Any]:
+    """By law and arm: the p-values, how many draws no rounding allows, what decides, and whether the law agrees.
+
+    None for what a shard of earlier code does not have.
+    """
+    told: dict[str, Any] = {}
+    for law_name, tests in shard["laws"].items():
+        for arm in (name for name in tests if name not in ("sampling", "against_reference")):
+            steps = tests[arm].get("steps", {})
+            told.setdefault(law_name, {})[arm] = {
+                "p": p_of(tests, arm),
+                "later": p_of(tests, arm, "later"),
+                "steps": p_of(tests, arm, "steps"),
+                "outside": steps.get("outside"),
+                "undecided": (steps.get("undecided") or [None])[0],
+                "decided_by": tests[arm].get("decided_by"),
+                "agrees": tests[arm].get("agrees"),
+            }
+    return told
+
+
+def p_of(tests: dict[str, Any], arm: str, part: str | None = None) -> float | None:
+    """Of one law's tests."""
+    test = tests.get(arm, {})
     value = (test.get(part, {}) if part else test).get("p")
     return None if value is None else float(value)
 

@@ -40,9 +40,17 @@ ARMS = (
     Arm("ddtree_31", "ddtree", 31),
     Arm("ddtree_127", "ddtree", 127),
     Arm("eagle_16", "eagle", 15, width=4, depth=7),
+    replace(CHAIN, name="dflash_tp2", ranks=2),
+    replace(TREE, name="ddtree_tp2", ranks=2),
 )
 FIRST = ("autoregressive", "dflash", "ddtree", "ddtree_k1", "ddtree_eager", "ddtree_sync")
-PAIRS = (("ddtree_k1", "dflash"), ("ddtree_eager", "ddtree"), ("ddtree_sync", "ddtree"))
+PAIRS = (
+    ("ddtree_k1", "dflash"),
+    ("ddtree_eager", "ddtree"),
+    ("ddtree_sync", "ddtree"),
+    ("dflash_tp2", "dflash"),
+    ("ddtree_tp2", "ddtree"),
+)
 
 
 def pair_of(assets: Path, dtype: str) -> Pair:
@@ -68,7 +76,7 @@ def measure(job: Job) -> Measured:
         "arms": [arm.name for arm in arms],
         "skipped": [],
     }
-    gpus = [index % job.gpus for index in range(len(arms))]
+    gpus = [0 if arm.ranks > 1 else index % job.gpus for index, arm in enumerate(arms)]
     pair = pair_of(job.assets, job.dtype)
     with Fleet(job.python, pair, arms, batches, job.logs, gpus, start_s=job.limit_s) as fleet:
         result |= {"start_s": round(fleet.start_s, 1), "failed": fleet.failed}

@@ -17,12 +17,12 @@ from experiments.sglang_evidence.counts import acceptance_length
 from experiments.sglang_evidence.fleet import Engine, Fleet
 from experiments.sglang_evidence.job import Job
 from experiments.sglang_evidence.timing import step_ms, tokens_per_s
-from experiments.sglang_evidence.tiny_checks import LENGTH, pair_of
+from experiments.sglang_evidence.tiny_checks import pair_of
 from experiments.sglang_evidence.turns import ratios, take_turns
 
 BATCHES = [1, 8, 32]
 REPEATS = 5
-STEP_TOKENS = 256  # of each answer whose steps are timed
+TOKENS = 256  # of each answer: in a short one, its prefill and the step launched after its last weigh much
 PROMPTS = {1: 8, 8: 32, 32: 64}
 SECONDS_LEFT = 20.0
 ARMS = (
@@ -43,8 +43,10 @@ def measure(job: Job) -> dict[str, Any]:
     batches = job.batches or BATCHES
     result: dict[str, Any] = {"restart": job.restart, "tokens_per_s": {}, "ratio_vs_dflash": {}, "skipped": []}
     result |= {"step_ms": {}, "asked": [arm.name for arm in arms]}
-    with Fleet(job.python, pair_of(job.assets, "bfloat16"), arms, batches, job.logs, start_s=job.limit_s) as fleet:
+    pair = pair_of(job.assets, "bfloat16")
+    with Fleet(job.python, pair, arms, batches, job.logs, start_s=job.limit_s, own_core=True) as fleet:
         result |= {"start_s": round(fleet.start_s, 1), "failed": fleet.failed, "acceptance_length": {}}
+        result["core"] = {name: engine.facts["core"] for name, engine in fleet.engines.items()}
         for batch in batches:
             if job.limit_s - (time.perf_counter() - began) < SECONDS_LEFT:
                 result["skipped"].append(batch)
@@ -56,7 +58,7 @@ def measure(job: Job) -> dict[str, Any]:
 
 def _batch(fleet: Fleet, prompts: list[list[int]], batch: int, result: dict[str, Any]) -> None:
     def speed(engine: Engine) -> float:
-        value, answer = tokens_per_s(engine, prompts, batch, LENGTH)
+        value, answer = tokens_per_s(engine, prompts, batch, TOKENS)
         result["acceptance_length"].setdefault(engine.name, {})[batch] = acceptance_length(answer["counts"])
         return value
 
@@ -66,7 +68,7 @@ def _batch(fleet: Fleet, prompts: list[list[int]], batch: int, result: dict[str,
         result["ratio_vs_dflash"][batch] = {
             name: kept(ratios(values, name, "dflash")) for name in values if name != "dflash"
         }
-    timed = partial(step_ms, prompts=prompts[:batch], length=STEP_TOKENS)
+    timed = partial(step_ms, prompts=prompts[:batch], length=TOKENS)
     steps = {name: kept(found) for name, found in take_turns(fleet, list(fleet.engines), timed, REPEATS).items()}
     result["step_ms"][batch] = steps
     medians = {name: row["median"] for name, row in steps.items()}

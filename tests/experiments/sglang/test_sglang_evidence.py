@@ -173,6 +173,7 @@ def test_all_arms_share_every_setting_but_their_strategy() -> None:
         other = {name for name in settings if settings[name] != plain.get(name)}
         allowed = {"disable_decode_cuda_graph"} if not arm.graphs else set()
         allowed |= {"disable_overlap_schedule"} if not arm.overlap else set()
+        allowed |= {"tp_size", "disable_custom_all_reduce"} if arm.ranks > 1 else set()
         assert {name for name in other if not name.startswith("speculative_")} == allowed
         assert settings.get("speculative_num_draft_tokens", 1) == arm.verify_width
     tree = Arm("x", "ddtree", 15, depth=4, hooks=("float32", "poison"), env={"A": "1"})
@@ -239,7 +240,7 @@ def test_a_stress_run_without_its_judge_still_counts(tmp_path: Path, monkeypatch
 
 def test_steps_of_the_tiny_pair_are_timed_beside_its_speed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", str(STAND_IN))
-    for name, value in (("REPEATS", 2), ("LENGTH", 8), ("STEP_TOKENS", 24), ("PROMPTS", {1: 1})):
+    for name, value in (("REPEATS", 2), ("TOKENS", 24), ("PROMPTS", {1: 1})):
         monkeypatch.setattr(tiny_speed, name, value)
     asked = {"shard": "tiny_speed", "arms": ["autoregressive", "dflash"], "batches": [1]}
     run.run(CONFIG | asked | {"folder": str(tmp_path), "output": str(tmp_path / "out" / "e.json")}, "id")

@@ -133,6 +133,32 @@ def test_law_backends_and_stress_name_what_is_missing(tmp_path: Path) -> None:
     assert found["stress"]["stress"]["dflash_stress"] is None
 
 
+def test_the_law_is_told_of_float32_where_it_ran_and_of_every_shard(tmp_path: Path) -> None:
+    place = {"prompt": 2, "place": 6, "drawn": [0, 76], "of": [750, 750]}
+    half = {"p": 0.8, "later": {"p": 1e-6}, "steps": {"p": 0.3, "outside": [0, 0], "undecided": [place]}}
+    half |= {"decided_by": ["steps"], "agrees": True}
+    exact = {"p": 0.5, "later": {"p": 0.4}, "steps": {"p": 0.6, "outside": [0, 0], "undecided": []}}
+    exact |= {"decided_by": ["early", "later", "steps"], "agrees": True}
+    shards = {
+        "law": {"level": 0.001, "dtype": "bfloat16", "laws": {"top_p": {"sampling": {}, "ddtree": half}}},
+        "law_float32": {"level": 0.001, "dtype": "float32", "laws": {"top_p": {"sampling": {}, "ddtree": exact}}},
+    }
+    found = merged(tmp_path, shards)["measured"]
+    assert (found["t1_dtype"], found["t1_chi_square_p_later"]["top_p"]) == ("float32", 0.4)
+    told = found["t1_by_shard"]
+    assert told["law"]["top_p"]["ddtree"] == {
+        "p": 0.8,
+        "later": 1e-6,
+        "steps": 0.3,
+        "outside": [0, 0],
+        "undecided": place,
+        "decided_by": ["steps"],
+        "agrees": True,
+    }
+    assert told["law_float32"]["top_p"]["ddtree"]["undecided"] is None
+    assert set(told["law"]["top_p"]) == {"ddtree"}
+
+
 def test_shards_of_two_machines_are_refused(tmp_path: Path) -> None:
     shards = {"law": {"level": 0.001, "laws": {}}, "stress": {"arms": {}}, "reference": {}}
     for name, measured in shards.items():
