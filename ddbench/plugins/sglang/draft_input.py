@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import torch
@@ -16,21 +17,29 @@ class DDTreeDraftInput(DFlashDraftInputV2):  # type: ignore[misc]
     """SGLang reserves two verify windows a request; a block that is wider than the tree needs as much."""
 
     def prepare_for_decode(self, batch: Any) -> None:
-        sizes = Sizes.of(get_spec())
-        if sizes.window == sizes.verify_width:
+        spec = get_spec()
+        if spec.speculative_num_draft_tokens >= spec.speculative_dflash_block_size:
             super().prepare_for_decode(batch)
             return
-        with get_spec().override(speculative_num_draft_tokens=sizes.window):
+        with spec.override(speculative_num_draft_tokens=Sizes.of(spec).window):
             super().prepare_for_decode(batch)
 
     @classmethod
     def of(cls, bonus_tokens: Tensor, new_seq_lens: Tensor) -> DDTreeDraftInput:
         """As SGLang's `make_draft_input_v2`: the fields of EAGLE's kind are empty."""
-        rows, device = new_seq_lens.numel(), bonus_tokens.device
+        topk_p, topk_index, hidden = _empty(new_seq_lens.numel(), bonus_tokens.device)
         return cls(
-            topk_p=torch.empty((rows, 0), dtype=torch.float32, device=device),
-            topk_index=torch.empty((rows, 0), dtype=torch.int64, device=device),
+            topk_p=topk_p,
+            topk_index=topk_index,
             bonus_tokens=bonus_tokens.to(torch.int64),
             new_seq_lens=new_seq_lens.to(torch.int64),
-            hidden_states=torch.empty((rows, 0), dtype=torch.float16, device=device),
+            hidden_states=hidden,
         )
+
+
+@cache
+def _empty(rows: int, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
+    """Probabilities, indices and hidden states of nothing, ``[rows, 0]``: nobody can write to them."""
+    kinds = (torch.float32, torch.int64, torch.float16)
+    first, second, third = (torch.empty((rows, 0), dtype=kind, device=device) for kind in kinds)
+    return first, second, third

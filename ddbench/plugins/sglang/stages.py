@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -20,12 +21,43 @@ from ddbench.plugins.sglang.masks import captured_sizes
 from ddbench.plugins.sglang.refused import Refused
 
 
+@dataclass(frozen=True)
+class Window:
+    """The verify windows of a batch: slots and positions ``[rows, width]``, the same row after row, and what the pass
+    is told of the trees."""
+
+    slots: Tensor
+    positions: Tensor
+    flat_slots: Tensor
+    flat_positions: Tensor
+    flat_tokens: Tensor
+    first_child: Tensor
+    next_sibling: Tensor
+
+
 class Stage:
     """A verify pass of ``width`` tokens a sequence. ``graphs``: SGLang's runner for it; None: the server's own."""
 
     def __init__(self, width: int, trees: Trees, slots: Tensor, positions: Tensor) -> None:
         self.width, self.trees, self.slots, self.positions = width, trees, slots, positions
         self.graphs: Any = None
+        self._windows: dict[int, Window] = {}
+
+    def of(self, rows: int) -> Window:
+        """The first ``rows`` of the tables; made once, as `window.Windows.of`."""
+        found = self._windows.get(rows)
+        if found is None:
+            slots, positions = self.slots[:rows], self.positions[:rows]
+            found = self._windows[rows] = Window(
+                slots,
+                positions,
+                flat_slots=slots.view(-1),
+                flat_positions=positions.view(-1),
+                flat_tokens=self.trees.tokens[:rows].view(-1),
+                first_child=self.trees.first_child[:rows],
+                next_sibling=self.trees.next_sibling[:rows],
+            )
+        return found
 
     @classmethod
     def narrow(cls, width: int, rows: int, block: int, device: torch.device | str) -> Stage:

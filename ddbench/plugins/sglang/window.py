@@ -2,12 +2,25 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from ddbench.plugins.sglang.options import Sizes
+
+
+@dataclass(frozen=True)
+class Block:
+    """The drafter's blocks of a batch, ``[rows, B]`` of `Windows`, and the same tables row after row."""
+
+    ids: Tensor
+    chain: Tensor
+    slots: Tensor
+    flat_ids: Tensor
+    flat_chain: Tensor
+    flat_slots: Tensor
 
 
 class Windows:
@@ -23,6 +36,7 @@ class Windows:
         slots: int64 ``[R, N]``, cache slots of the verify window.
         positions: int64 ``[R, N]``, positions of the tree's entries.
         host_lens: int32 ``[R]`` on the host, at least the committed lengths.
+        tokens: sum of these over the batch that was bound last.
     """
 
     def __init__(self, rows: int, sizes: Sizes, device: torch.device | str) -> None:
@@ -31,7 +45,16 @@ class Windows:
 
         self.block_ids, self.chain, self.draft_slots = table(sizes.block), table(sizes.block), table(sizes.block)
         self.slots, self.positions = table(sizes.verify_width), table(sizes.verify_width)
-        self.host_lens = torch.zeros(rows, dtype=torch.int32)
+        self.host_lens, self.tokens = torch.zeros(rows, dtype=torch.int32), 0
+        self._blocks: dict[int, Block] = {}
+
+    def of(self, rows: int) -> Block:
+        """The first ``rows`` of the drafter's tables; made once, since a view costs the host a microsecond or two."""
+        found = self._blocks.get(rows)
+        if found is None:
+            tables = [table[:rows] for table in (self.block_ids, self.chain, self.draft_slots)]
+            found = self._blocks[rows] = Block(*tables, *(table.view(-1) for table in tables))
+        return found
 
     def bound(self, batch: Any, draft_input: Any, slack: int) -> Tensor:
         """At least the committed length of every row, on the host: ``host_lens`` of this batch.
@@ -48,4 +71,5 @@ class Windows:
             lens.copy_(reserved)
         else:
             lens.copy_(batch.seq_lens)  # waits for the device: as SGLang's own last resort
+        self.tokens = int(lens.sum())
         return lens

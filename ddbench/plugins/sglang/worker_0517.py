@@ -48,16 +48,16 @@ class DDTreeWorker(TreeWorker):
         draft_input = batch.spec_info
         host_lens = windows.bound(batch, draft_input, sizes.block)
         stage = self._stage = self._next_stage(rows, host_lens)
-        slots, draft_slots, chain = stage.slots[:rows], windows.draft_slots[:rows], windows.chain[:rows]
+        block, slots = windows.of(rows), stage.of(rows).slots
         ops.prepare(
             draft_input.bonus_tokens,
             seq_lens,
             batch.req_pool_indices,
             self.model_runner.req_to_token_pool.req_to_token,
             int(self._mask_token_id),
-            windows.block_ids[:rows],
-            chain,
-            draft_slots,
+            block.ids,
+            block.chain,
+            block.slots,
             slots,
         )
         if stage.drafts:
@@ -105,28 +105,27 @@ class DDTreeWorker(TreeWorker):
         """The drafter's pass over its blocks, and the trees of it: in its graph, or after it where it has none."""
         assert self.windows is not None
         assert self.sampler is not None
-        block_ids = self.windows.block_ids[:rows]
         forward_batch = self._block_batch(batch, rows, host_lens)
         with self._drafting(batch, rows, forward_batch), torch.inference_mode():
             drafted = self.draft_model_runner.forward(forward_batch)
             if not (drafted.can_run_graph and self._draft_sampler is not None):
-                self.sampler(drafted.logits_output.hidden_states, block_ids.view(-1))
+                self.sampler(drafted.logits_output.hidden_states, self.windows.of(rows).flat_ids)
 
     def _block_batch(self, batch: Any, rows: int, host_lens: Tensor, **more: Any) -> ForwardBatch:
         """The drafter's pass as SGLang is told of it; ``more``: what a version adds."""
         assert self.windows is not None
-        block_ids = self.windows.block_ids[:rows]
-        embeds = self._embed(block_ids)
+        block = self.windows.of(rows)
+        embeds = self._embed(block.ids)
         return ForwardBatch(
             forward_mode=ForwardMode.TARGET_VERIFY,
             batch_size=rows,
-            input_ids=block_ids.view(-1),
+            input_ids=block.flat_ids,
             req_pool_indices=batch.req_pool_indices,
             seq_lens=batch.seq_lens,
-            out_cache_loc=self.windows.draft_slots[:rows].view(-1),
-            seq_lens_sum=int(host_lens.sum()),
+            out_cache_loc=block.flat_slots,
+            seq_lens_sum=self.windows.tokens,
             seq_lens_cpu=host_lens,
-            positions=self.windows.chain[:rows].view(-1),
+            positions=block.flat_chain,
             input_embeds=embeds.view(-1, embeds.shape[-1]),
             spec_algorithm=SpeculativeAlgorithm.DFLASH,
             spec_info=self._draft_block_spec_info,
@@ -149,29 +148,30 @@ class DDTreeWorker(TreeWorker):
     def _draft_places(self, rows: int) -> Tensor:
         """Cache places of the drafter's blocks, ``[R * B]``."""
         assert self.windows is not None
-        return self.windows.draft_slots[:rows].view(-1)
+        return self.windows.of(rows).flat_slots
 
     def _verify(self, batch: Any, rows: int, host_lens: Tensor) -> tuple[Any, bool]:
         """The target's pass over the trees: its output, and whether a graph ran."""
-        sizes, stage = self.sizes, self._stage
-        trees, positions, slots = stage.trees, stage.positions[:rows], stage.slots[:rows]
-        place = place_for(self.model_runner, rows, stage.width, int(host_lens.sum()), positions.device)
-        place.write(self.ops, trees, batch.seq_lens, positions)
+        assert self.windows is not None
+        sizes, stage, tokens = self.sizes, self._stage, self.windows.tokens
+        window = stage.of(rows)
+        place = place_for(self.model_runner, rows, stage.width, tokens, window.slots.device)
+        place.write(self.ops, stage.trees, batch.seq_lens, window.positions)
         told = verify_input(
             stage.width,
             sizes.top_k,
             place.mask,
             in_place=place.in_place,
-            draft_token=trees.tokens[:rows].view(-1),
-            positions=positions.view(-1),
-            retrieve_next_token=trees.first_child[:rows],
-            retrieve_next_sibling=trees.next_sibling[:rows],
+            draft_token=window.flat_tokens,
+            positions=window.flat_positions,
+            retrieve_next_token=window.first_child,
+            retrieve_next_sibling=window.next_sibling,
             max_tree_depth=sizes.block,
-            **self._planned(batch, slots),
+            **self._planned(batch, window.slots),
         )
-        batch.out_cache_loc = slots.view(-1)
+        batch.out_cache_loc = window.flat_slots
         lens_cpu, lens_sum = batch.seq_lens_cpu, batch.seq_lens_sum
-        batch.seq_lens_cpu, batch.seq_lens_sum = host_lens.clone(), int(host_lens.sum())
+        batch.seq_lens_cpu, batch.seq_lens_sum = host_lens.clone(), tokens
         with stage.bound(self.model_runner):
             forward_batch, _ = told.prepare_for_verify(batch, self.target_worker)
             batch.seq_lens_cpu, batch.seq_lens_sum = lens_cpu, lens_sum
@@ -203,7 +203,7 @@ class DDTreeWorker(TreeWorker):
         if hidden is None:
             raise RuntimeError("ddbench: the verify pass returned no hidden states")
         block = self.sizes.block
-        places, positions = self._draft_places(rows).view(rows, block), self.windows.chain[:rows]
+        places, positions = self._draft_places(rows).view(rows, block), self.windows.of(rows).chain
         if self._stage.drafts:
             gathered = torch.empty((rows * block, hidden.shape[-1]), dtype=hidden.dtype, device=hidden.device)
             self.ops.gather_rows(walk, hidden, gathered)

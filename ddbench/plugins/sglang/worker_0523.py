@@ -75,7 +75,7 @@ class DDTreeWorker(worker_0517.DDTreeWorker):
 
     def _drafting(self, batch: Any, rows: int, forward_batch: ForwardBatch) -> AbstractContextManager[Any]:
         assert self.windows is not None
-        self._draft_plan = self._plan(batch, self.windows.draft_slots[:rows])
+        self._draft_plan = self._plan(batch, self.windows.of(rows).slots)
         self._draft_plan.bind(forward_batch, self.draft_model_runner.kv_index_translator)
         context: AbstractContextManager[Any] = draft_tp_context(self.draft_parallel_layout)
         return context

@@ -150,6 +150,28 @@ def test_both_versions_take_the_targets_choices_in_one_place(monkeypatch: pytest
     assert int(found.next_token_ids[0]) == int(worker._target_worker.table[3].argmin())
 
 
+@pytest.mark.parametrize(("width", "window"), [(9, BLOCK), (BLOCK, BLOCK), (33, 33)])
+def test_slots_are_reserved_for_the_wider_of_tree_and_block(
+    width: int, window: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from sglang.srt.runtime_context import get_spec
+    from sglang.srt.speculative.dflash_info_v2 import DFlashDraftInputV2
+
+    arguments = settings(monkeypatch, speculative_num_draft_tokens=width, speculative_eagle_topk=4)
+    worker = made_up(monkeypatch, Sizes(width, BLOCK, 4), arguments)
+    seen: list[int] = []
+    monkeypatch.setattr(
+        DFlashDraftInputV2,
+        "prepare_for_decode",
+        lambda self, batch: seen.append(int(get_spec().speculative_num_draft_tokens)),
+    )
+    lens = torch.tensor([20])
+    draft_input = worker._make_next_draft_input_decode(bonus_tokens=torch.tensor([3]), new_seq_lens=lens)
+    draft_input.prepare_for_decode(one_row(lens, draft_input))
+    assert seen == [window]
+    assert get_spec().speculative_num_draft_tokens == width
+
+
 def test_the_drafters_graphs_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
     arguments = settings(monkeypatch, speculative_num_draft_tokens=9, speculative_eagle_topk=4)
     worker = made_up(monkeypatch, Sizes(9, BLOCK, 4), arguments)

@@ -7,6 +7,8 @@ but by `candidates`, `shard_candidates` and `merge`. Rows must stand one after a
 
 from __future__ import annotations
 
+from functools import cache
+
 import torch
 import triton
 import triton.language as tl
@@ -42,6 +44,9 @@ __all__ = [
 
 shard_candidates = best
 kv_table = KVTable.of
+# A round asks for few of these, and Triton's own take a microsecond or two each.
+_power_of_2 = cache(triton.next_power_of_2)
+_parts = cache(triton.cdiv)
 
 ENTRIES = 8  # of a window, that one program of the layout takes
 MASK_CHUNK = 512  # columns of the context that it writes at once
@@ -88,7 +93,7 @@ def prepare(
         req_to_token.shape[1],
         BLOCK=block,
         WIDTH=width,
-        LANES=triton.next_power_of_2(max(block, width)),
+        LANES=_power_of_2(max(block, width)),
         num_warps=1,
     )
 
@@ -119,8 +124,8 @@ def build(trees: Trees, log_probs: Tensor, ids: Tensor, roots: Tensor) -> None:
         WIDTH=width,
         WORDS=trees.bits.shape[2],
         LANES=_lanes(width),
-        LEVELS_PAD=triton.next_power_of_2(levels),
-        CANDIDATES_PAD=triton.next_power_of_2(k),
+        LEVELS_PAD=_power_of_2(levels),
+        CANDIDATES_PAD=_power_of_2(k),
         num_warps=1,
     )
 
@@ -133,7 +138,7 @@ def lay_out(trees: Trees, seq_lens: Tensor, positions: Tensor, mask: Tensor | No
     _dense(seq_lens=seq_lens, positions=positions)
     width = trees.verify_width
     written = trees.bits if mask is None else mask.view(torch.int8)
-    _layout.lay_out[(rows, triton.cdiv(width, ENTRIES))](
+    _layout.lay_out[(rows, _parts(width, ENTRIES))](
         trees.parents,
         trees.depths,
         trees.bits,
@@ -147,7 +152,7 @@ def lay_out(trees: Trees, seq_lens: Tensor, positions: Tensor, mask: Tensor | No
         WORDS=trees.bits.shape[2],
         LANES=_lanes(width),
         ENTRIES=ENTRIES,
-        ROWS_PAD=triton.next_power_of_2(trees.rows),
+        ROWS_PAD=_power_of_2(trees.rows),
         WITH_MASK=mask is not None,
         WHOLE=whole,
         CHUNK=MASK_CHUNK,
@@ -163,7 +168,7 @@ def write_packed_mask(trees: Trees, seq_lens: Tensor, packed: Tensor, starts: Te
     if padded > trees.rows:
         raise ValueError(f"starts={tuple(starts.shape)}: needs at most [{trees.rows + 1}]")
     _dense(seq_lens=seq_lens, packed=packed, starts=starts)
-    _layout.pack[(padded, triton.cdiv(2 * processors(packed.device), padded))](
+    _layout.pack[(padded, _parts(2 * processors(packed.device), padded))](
         trees.bits,
         seq_lens,
         packed,
@@ -172,7 +177,7 @@ def write_packed_mask(trees: Trees, seq_lens: Tensor, packed: Tensor, starts: Te
         fill,
         WIDTH=trees.verify_width,
         WORDS=trees.bits.shape[2],
-        ROWS_PAD=triton.next_power_of_2(trees.rows),
+        ROWS_PAD=_power_of_2(trees.rows),
         BLOCK=PACK_BLOCK,
         num_warps=4,
     )
@@ -214,18 +219,17 @@ def move_kv(out: Walk, slots: Tensor, table: KVTable) -> None:
     _dense(slots=slots)
     block = out.path.shape[1]
     for group in table.groups:
-        element = next(size for size in (4, 2, 1) if group.slot_bytes % size == 0)
-        size = group.slot_bytes // element
-        columns = min(CACHE_COLUMNS, triton.next_power_of_2(size))
-        _moves.move_cache[(rows, group.buffers, triton.cdiv(size, columns))](
+        element, size = _elements(group.slot_bytes)
+        columns = min(CACHE_COLUMNS, _power_of_2(size))
+        _moves.move_cache[(rows, group.buffers, _parts(size, columns))](
             out.path,
             slots,
             group.pointers,
             BLOCK=block,
             WIDTH=width,
-            ELEMENT={1: tl.int8, 2: tl.int16, 4: tl.int32}[element],
+            ELEMENT=element,
             SIZE=size,
-            STEPS=triton.next_power_of_2(block - 1),
+            STEPS=_power_of_2(block - 1),
             COLUMNS=columns,
             num_warps=4,
         )
@@ -241,7 +245,7 @@ def gather_rows(out: Walk, hidden: Tensor, gathered: Tensor) -> None:
         raise ValueError(
             f"hidden={tuple(hidden.shape)}, gathered={tuple(gathered.shape)}: needs dense [rows * n, size]"
         )
-    _moves.gather_hidden[(gathered.shape[0], triton.cdiv(size, HIDDEN_COLUMNS))](
+    _moves.gather_hidden[(gathered.shape[0], _parts(size, HIDDEN_COLUMNS))](
         out.path,
         hidden,
         gathered,
@@ -279,9 +283,16 @@ def weigh(trees: Trees, log_probs: Tensor, ids: Tensor, scores: Tensor, chain: T
     )
 
 
+@cache
+def _elements(slot_bytes: int) -> tuple[tl.dtype, int]:
+    """What a slot is moved as: a type as wide as fits it, and how many of it."""
+    kinds = ((4, tl.int32), (2, tl.int16), (1, tl.int8))
+    return next((kind, slot_bytes // size) for size, kind in kinds if slot_bytes % size == 0)
+
+
 def _lanes(width: int) -> int:
     """Lanes of a warp's vectors over a window."""
-    return int(max(32, triton.next_power_of_2(width)))
+    return int(max(32, _power_of_2(width)))
 
 
 def _dense(**tensors: Tensor) -> None:
