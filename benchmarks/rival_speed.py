@@ -15,20 +15,22 @@ is that of the fastest tree of one over the fastest tree of the other, whatever 
         --dflash z-lab/Qwen3-8B-DFlash-b16
 
 `--untrained` has random weights of a published pair's size: almost nothing is accepted, so that it shows what a round
-costs, not what it gains. The last line on standard output is one JSON object with every number.
+costs, not what it gains. The last line on standard output is one JSON object with every number. With `--evidence` the
+file is written anew after every strategy, so that a run that is broken off leaves what it had; `left` names the rest.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import platform
 import shlex
 import statistics
 import sys
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from importlib.util import find_spec
@@ -59,11 +61,15 @@ STAGES = {  # of a round: of the reference engine's records, and of the publishe
 
 @dataclass
 class Arm:
-    """One strategy on both, with what each repetition gave."""
+    """One strategy on both, with what each repetition gave; none where the time was over before it."""
 
     strategy: Strategy
     ours: list[list[Generation]] = field(default_factory=list)
     theirs: list[list[Answer]] = field(default_factory=list)
+
+    @property
+    def name(self) -> str:
+        return " ".join(str(each) for each in (self.strategy.name, self.strategy.nodes) if each is not None)
 
     def row(self) -> dict[str, Any]:
         own = [speed(each) for each in self.ours]
@@ -74,6 +80,7 @@ class Arm:
         return {
             "strategy": self.strategy.name,
             "nodes": self.strategy.nodes,
+            "repetitions": len(ratios),
             "reference_tokens_per_s": statistics.median(own),
             "published_tokens_per_s": statistics.median(other),
             "ratio": statistics.median(ratios),
@@ -152,9 +159,10 @@ def say_best(best: dict[str, Any]) -> None:
 
 
 def main() -> int:
-    options = parse_arguments()
+    began, options = time.perf_counter(), parse_arguments()
     if options.threads:
         torch.set_num_threads(options.threads)
+    rows: list[dict[str, Any]] = []
     try:
         with TemporaryDirectory(prefix="ddbench-") as scratch:
             if options.untrained:
@@ -163,18 +171,26 @@ def main() -> int:
                 pair, drafter = checkpoint_pair(options.target, options.dflash, options.device, options.dtype)
             code = PublishedCode(told(options), pair, drafter)
         requests = make_requests(pair, options)
-        rows = measure(pair, code, requests, options)
+        progress(began, f"models and code of both ready, {len(requests)} requests")
+        arms = arms_of(options)
+        for arm in measure(pair, code, requests, arms, options, began):
+            rows.append(arm.row())
+            data = record(code, pair, options, rows, [each.name for each in arms if not each.theirs])
+            if options.evidence is not None:
+                write_evidence(options.evidence, data)
     except ConfigError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
     show(rows)
-    best = best_trees(rows)
-    say_best(best)
-    data = {"benchmark": "rival_speed", **facts(code, pair, options), "goal": GOAL, "rows": rows, **best}
-    if options.evidence is not None:
-        write_evidence(options.evidence, data)
+    say_best(data)
+    if data["left"]:
+        print(f"not measured within --limit-s {options.limit_s:g}: {', '.join(data['left'])}")
     print(json.dumps(data))
     return 0
+
+
+def progress(began: float, text: str) -> None:
+    print(f"{time.perf_counter() - began:6.1f} s: {text}", file=sys.stderr, flush=True)
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -196,7 +212,13 @@ def parse_arguments() -> argparse.Namespace:
         "--graphs", action="store_true", help="the reference engine replays its passes from CUDA graphs"
     )
     parser.add_argument("--no-extension", action="store_true", help="without its compiled cache compaction")
-    parser.add_argument("--evidence", type=Path, help="file to write for docs/evidence")
+    parser.add_argument("--evidence", type=Path, help="file to write for docs/evidence, after every strategy")
+    parser.add_argument(
+        "--limit-s",
+        type=float,
+        default=math.inf,
+        help="seconds after which no further repetition begins; one of the first strategy is measured in any case",
+    )
     return parser.parse_args()
 
 
@@ -208,14 +230,27 @@ def told(options: argparse.Namespace) -> PublishedOptions:
     return PublishedOptions(options.checkout, "flash_attention_2" if flash else "sdpa", compiled)
 
 
-def measure(
-    pair: ModelPair, code: PublishedCode, requests: Sequence[Request], options: argparse.Namespace
-) -> list[dict[str, Any]]:
-    """Both, strategy by strategy, interleaved after one unmeasured answer of each."""
+def arms_of(options: argparse.Namespace) -> list[Arm]:
     trees = [Strategy("ddtree", nodes=nodes) for nodes in options.nodes]
-    arms = [Arm(strategy) for strategy in (Strategy("autoregressive"), Strategy("dflash"), *trees)]
+    return [Arm(strategy) for strategy in (Strategy("autoregressive"), Strategy("dflash"), *trees)]
+
+
+def measure(
+    pair: ModelPair,
+    code: PublishedCode,
+    requests: Sequence[Request],
+    arms: Sequence[Arm],
+    options: argparse.Namespace,
+    began: float,
+) -> Iterator[Arm]:
+    """Both, strategy by strategy, interleaved after one unmeasured answer of each; an arm as it has been measured.
+
+    Raises:
+        ConfigError: an answer of the published code that does not fit its rounds.
+    """
     kept = KeptGraphs(max(len(each.token_ids) + each.max_new_tokens for each in requests))
     graphs = kept if options.graphs else False
+    limit_s: float = options.limit_s
 
     def ours(arm: Arm, asked: Sequence[Request]) -> Callable[[], Any]:
         return lambda: decode(pair, arm.strategy, asked, 1, graphs=graphs)
@@ -224,19 +259,39 @@ def measure(
         start = time.perf_counter()
         return lambda: [code.answer(arm.strategy, request, time.perf_counter, start) for request in asked]
 
-    for arm in arms:
+    def over() -> bool:
+        return time.perf_counter() - began > limit_s
+
+    for number, arm in enumerate(arms):
+        if number and over():
+            return
         for run in (ours(arm, requests[:1]), theirs(arm, requests[:1])):
             run()
+        progress(began, f"{arm.name}: warm")
         for repetition in range(options.repetitions):
+            if repetition and over():
+                break
             both: list[tuple[list[Any], Callable[[], Any]]]
             both = [(arm.ours, ours(arm, requests)), (arm.theirs, theirs(arm, requests))]
             for answers, run in both if repetition % 2 == 0 else both[::-1]:
                 answers.append(run())
-        print(f"{arm.strategy.name} {arm.strategy.nodes or ''}: {options.repetitions} repetitions", file=sys.stderr)
-    wrong = [answer.generation.error for arm in arms for answer in arm.theirs[0] if answer.generation.error]
-    if wrong:
-        raise ConfigError("--checkout", str(code.checkout.folder), f"answers that fit their rounds ({wrong[0]})")
-    return [arm.row() for arm in arms]
+        progress(began, f"{arm.name}: {len(arm.theirs)} repetitions")
+        wrong = [answer.generation.error for answer in arm.theirs[0] if answer.generation.error]
+        if wrong:
+            raise ConfigError("--checkout", str(code.checkout.folder), f"answers that fit their rounds ({wrong[0]})")
+        yield arm
+
+
+def record(
+    code: PublishedCode,
+    pair: ModelPair,
+    options: argparse.Namespace,
+    rows: Sequence[dict[str, Any]],
+    left: Sequence[str],
+) -> dict[str, Any]:
+    """All that is known so far; ``left`` are the strategies that have no row (yet)."""
+    told = {"benchmark": "rival_speed", **facts(code, pair, options), "goal": GOAL}
+    return {**told, "rows": list(rows), "left": list(left), **best_trees(rows)}
 
 
 def facts(code: PublishedCode, pair: ModelPair, options: argparse.Namespace) -> dict[str, Any]:
@@ -255,6 +310,7 @@ def facts(code: PublishedCode, pair: ModelPair, options: argparse.Namespace) -> 
         "target": f"untrained {options.untrained}" if options.untrained else Path(options.target).name,
         "requests": options.requests,
         "new_tokens": options.new_tokens,
+        "prompt_tokens": options.prompt_tokens,
         "repetitions": options.repetitions,
     }
 
@@ -289,11 +345,14 @@ def write_evidence(path: Path, data: dict[str, Any]) -> None:
         "notes": (
             "Batch 1, greedy, both over the same target in one process. tokens_per_s leaves prefill out. ratio is the "
             "reference engine's tokens/s over the published implementation's, each at the budget that is fastest for "
-            "it (reference_nodes, published_nodes); each row has its own, at equal nodes and within repetitions."
+            "it (reference_nodes, published_nodes); each row has its own, at equal nodes and within repetitions. Of "
+            "untrained weights almost nothing is accepted, so that a ratio there is that of a round's time."
         ),
     }
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(evidence, indent=1) + "\n", encoding="utf-8")
+    draft = path.with_name(f".{path.name}.draft")
+    draft.write_text(json.dumps(evidence, indent=1) + "\n", encoding="utf-8")
+    draft.replace(path)
 
 
 if __name__ == "__main__":

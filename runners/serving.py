@@ -32,7 +32,7 @@ class Serving(ABC):
         self.host = host_of(spec.host or LOCAL)
         self.model_name = ""
         self.facts: dict[str, Any] = {}
-        self.plugin: str | None = None  # hash of the one that was seen where the last server was started
+        self.plugin: str | None = None  # hash of the one that the last server found, whether its arm needs it or not
         self.log: Path | None = None
         self._environment: EngineEnvironment | None = None  # None: a server that runs already
         self._scratch = scratch
@@ -140,6 +140,9 @@ class Serving(ABC):
     def _start(self, arm: Arm) -> Server:
         if "ddtree" in self.options.strategies:
             self._check_plugin()
+        elif self._environment is not None and self.options.checkout is None:  # it finds it all the same
+            seen_there = self._environment.facts["plugin"] or {}
+            self.plugin = seen_there.get("hash") if seen_there.get("entry_point") else None
         command = self.command(arm)
         self._starts += 1
         self.log, self._mark = self._scratch / f"server-{self._starts}.log", 0

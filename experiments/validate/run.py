@@ -148,7 +148,9 @@ def _measured(
             try:
                 found |= measured()
                 continue
-            except (EngineFailure, FileNotFoundError) as failure:
+            except (EngineFailure, FileNotFoundError, ConfigError) as failure:
+                if isinstance(failure, ConfigError) and not counts:
+                    raise  # nothing is measured yet that would be lost with it
                 why = str(failure)
                 warn(f"{part}: {why}")
         keys = [one.key for one in machine.predictions if one.key.startswith(PREFIXES[part])]

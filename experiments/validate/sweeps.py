@@ -35,7 +35,10 @@ LOAD_DUMMY = ["--load-format", "dummy"]
 
 
 def tiny(config: Mapping[str, Any], plan: Plan, prompts: int | None, new_tokens: int | None) -> list[Config]:
-    """Two plans for one folder: the DFlash drafter's chain and trees, and the EAGLE chain that every engine has."""
+    """Two plans for one folder: the DFlash drafter's chain and trees, and the EAGLE chain that every engine has.
+
+    The report of the second shows both, so the first builds none.
+    """
     common = {
         **config,
         "engine": {**config["engine"], "dtype": plan.dtype},
@@ -44,7 +47,8 @@ def tiny(config: Mapping[str, Any], plan: Plan, prompts: int | None, new_tokens:
     }
     trees = _axes(["autoregressive", "dflash", "ddtree"], plan, width=[None], depth=[None], nodes=[15, 63])
     chain = _axes(["autoregressive", "eagle"], plan, width=[1], depth=[5], nodes=[5])
-    return [{**common, "sweep": trees}, {**common, "sweep": chain}]
+    unreported = {"report": {**(config.get("report") or {}), "build": False}}
+    return [{**common, **unreported, "sweep": trees}, {**common, "sweep": chain}]
 
 
 def rounds(config: Mapping[str, Any], plan: Plan, folder: Path, engine: str) -> Config:

@@ -138,25 +138,22 @@ def test_flags_follow_from_the_device() -> None:
     }
 
 
-def test_the_benchmark_compares_both() -> None:
-    program = [
-        sys.executable,
-        str(ROOT / "benchmarks" / "rival_speed.py"),
-        "--checkout",
-        str(STAND_IN),
-        "--threads",
-        "1",
-    ]
-    small = ["--untrained", "small", "--requests", "2", "--new-tokens", "4", "--nodes", "8", "--repetitions", "2"]
+def benchmark(evidence: Path, *more: str) -> tuple[dict[str, Any], str]:
+    """The last line of the benchmark on two short requests, and all that it printed."""
+    program = [sys.executable, str(ROOT / "benchmarks" / "rival_speed.py"), "--checkout", str(STAND_IN)]
+    small = ["--threads", "1", "--untrained", "small", "--requests", "2", "--new-tokens", "4", "--nodes", "8"]
     told = {**os.environ, "PYTHONPATH": str(ROOT)}
-    done = subprocess.run([*program, *small], env=told, capture_output=True, text=True, timeout=300, check=False)
+    command = [*program, *small, "--evidence", str(evidence), *more]
+    done = subprocess.run(command, env=told, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr
-    data = json.loads(done.stdout.strip().splitlines()[-1])
-    assert [(row["strategy"], row["nodes"]) for row in data["rows"]] == [
-        ("autoregressive", None),
-        ("dflash", None),
-        ("ddtree", 8),
-    ]
+    return json.loads(done.stdout.strip().splitlines()[-1]), done.stdout
+
+
+def test_the_benchmark_compares_both(tmp_path: Path) -> None:
+    data, printed = benchmark(tmp_path / "rivals.json", "--repetitions", "2")
+    arms = [("autoregressive", None, 2), ("dflash", None, 2), ("ddtree", 8, 2)]
+    assert [(row["strategy"], row["nodes"], row["repetitions"]) for row in data["rows"]] == arms
+    assert data["left"] == []
     assert {(row["same_text_share"], row["same_rounds_share"]) for row in data["rows"]} == {(1.0, 1.0)}
     for row in data["rows"]:
         assert row["ratio_low"] <= row["ratio"] <= row["ratio_high"]
@@ -164,7 +161,18 @@ def test_the_benchmark_compares_both() -> None:
     tree = data["rows"][2]
     assert data["ratio"] == tree["reference_tokens_per_s"] / tree["published_tokens_per_s"]
     assert (data["reference_nodes"], data["published_nodes"]) == (8, 8)
-    assert "best tree over best tree" in done.stdout
+    assert "best tree over best tree" in printed
+    measured = json.loads((tmp_path / "rivals.json").read_text(encoding="utf-8"))["measured"]
+    assert measured == {key: value for key, value in data.items() if key not in ("gpu", "versions")}
+
+
+def test_a_benchmark_whose_time_is_over_tells_what_it_left(tmp_path: Path) -> None:
+    data, printed = benchmark(tmp_path / "rivals.json", "--repetitions", "3", "--limit-s", "0")
+    assert [(row["strategy"], row["repetitions"]) for row in data["rows"]] == [("autoregressive", 1)]
+    assert (data["left"], data["ratio"]) == (["dflash", "ddtree 8"], None)
+    assert "not measured within --limit-s 0: dflash, ddtree 8" in printed
+    evidence = json.loads((tmp_path / "rivals.json").read_text(encoding="utf-8"))
+    assert (evidence["measured"]["rows"], evidence["measured"]["left"]) == (data["rows"], data["left"])
 
 
 def test_each_side_is_taken_at_its_own_best_budget() -> None:

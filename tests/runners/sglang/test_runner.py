@@ -113,6 +113,7 @@ def test_what_is_stored_is_what_the_reference_engine_counts(strategy: str, pair:
         prompts = [item.token_ids for item in runner._asked.prompts]
         outcome, rows = measure(runner, tmp_path / "cell", cell(ARMS[strategy]))
     assert (outcome.status, outcome.reason) == ("ok", None)
+    assert outcome.build == our_hash()  # as in a run with trees, so that the two can be set side by side
     check_counts(strategy, pair, prompts, rows, tmp_path / "cell")
     gaps = [row["output_gaps"] for row in rows]  # of the baseline's first repeat
     if strategy == "autoregressive":
