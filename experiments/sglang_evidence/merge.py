@@ -15,6 +15,9 @@ from experiments.evidence.shards import plain
 from experiments.sglang_evidence.merge_checks import correctness
 from experiments.sglang_evidence.merge_times import rounds, speed
 
+FUNCTIONS = 12  # of each arm's profile, those with the largest time of their own
+LOG_END = 1500  # characters
+
 Records = dict[str, dict[str, Any]]
 NOTES = (
     "One GPU; a shard is one start of its engines, and a second start of a shard has the suffix _2. round_ms: Qwen3-8B "
@@ -64,10 +67,13 @@ def merge(folder: Path, output: Path) -> Path:
 
 
 def slim(value: Any) -> Any:
-    """Without the rows of single prompts, which are compared above and stay with the shard."""
+    """Without what stays with the shard: rows of single prompts, functions that take little, all but a log's end."""
+    if isinstance(value, str):
+        return value if len(value) <= LOG_END else f"{value.partition(chr(10))[0]}\n...\n{value[-LOG_END:]}"
     if not isinstance(value, dict):
         return value
-    return {key: slim(each) for key, each in value.items() if key != "by_prompt"}
+    kept = {key: slim(each) for key, each in value.items() if key != "by_prompt"}
+    return kept | {key: kept[key][:FUNCTIONS] for key in ("functions",) if key in kept}
 
 
 def one_machine(folder: Path, records: Records) -> dict[str, Any]:
