@@ -1,6 +1,7 @@
 """Attention of a layer's verify pass on a GPU: SGLang's unmasked and masked, ours by its rule and ours otherwise cut.
 
     python benchmarks/verify_attention.py [--widths 16 64] [--batches 1 8] [--contexts 256] [--limit 80] [--no-grid]
+        [--evidence PATH]
 
 Run by a Python that has SGLang 0.5.17 or 0.5.23. Dimensions of Qwen3-8B: 32 heads over 8 key-value heads of 128,
 bfloat16. `chain` is what stock DFLASH pays: SGLang's extend attention, causal, no mask. `masked` is the same under a
@@ -11,7 +12,8 @@ Each time is of one launch (with its merge) in a captured graph of many, the med
 launch reads another part of the cache, twice the GPU's last cache in all, so keys and values of the context come from
 memory, as they do in a model; queries and the window's keys stay in the cache, where a model has just written them.
 Kernels are compiled by several processes first. Ours is compared with SGLang's masked attention at every point before
-it is timed. ``--limit`` ends the measuring, not the compiling. The last line is JSON.
+it is timed. ``--limit`` ends the measuring, not the compiling. The last line is JSON;
+``--evidence`` writes it as a file for docs/evidence.
 """
 
 from __future__ import annotations
@@ -19,11 +21,15 @@ from __future__ import annotations
 import argparse
 import importlib
 import json
+import platform
+import shlex
 import statistics
 import subprocess
 import sys
 import time
 from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 from attention_grid import (
@@ -35,6 +41,7 @@ from attention_grid import (
     Point,
     Row,
     copies_of,
+    evidence_of,
     judged,
     name_of,
     points,
@@ -201,6 +208,7 @@ def arguments(given: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--workers", type=int, default=8, help="processes that compile; each takes 0.5 GB of the GPU")
     parser.add_argument("--limit", type=float, default=600.0, help="seconds of measuring after which no point is begun")
     parser.add_argument("--no-grid", action="store_true", help="SGLang's and the rule's plan alone")
+    parser.add_argument("--evidence", type=Path, help="file to write for docs/evidence")
     parser.add_argument("--compile-only", type=int, nargs=2, help=argparse.SUPPRESS)
     options = parser.parse_args(given)
     if min(*options.widths, *options.batches, *options.contexts, options.workers, 1) < 1:
@@ -248,8 +256,21 @@ def main() -> int:
         print(f"not measured, for lack of time: {', '.join(skipped)}")
     facts = {"gpu": torch.cuda.get_device_name(), "torch": torch.__version__, "triton": triton.__version__}
     facts |= {"sglang": version, "compile_s": compiled_s, "skipped": skipped}
-    print(json.dumps(rounded({"benchmark": "verify_attention", **facts, "verdicts": verdicts, "rows": rows})))
+    data = rounded({"benchmark": "verify_attention", **facts, "verdicts": verdicts, "rows": rows})
+    print(json.dumps(data))
+    if options.evidence is not None:
+        write_evidence(options.evidence, data)
     return 0
+
+
+def write_evidence(path: Path, data: Row) -> None:
+    from ddbench.storage import write_whole
+    from runners.machine import machine_facts
+
+    command = shlex.join(["python", "benchmarks/verify_attention.py", *sys.argv[1:]])
+    date, driver = datetime.now(UTC).date().isoformat(), machine_facts()["driver"]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_whole(path, json.dumps(evidence_of(data, command, date, driver, platform.python_version()), indent=1) + "\n")
 
 
 def rounded(value: Any) -> Any:

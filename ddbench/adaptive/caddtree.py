@@ -53,10 +53,10 @@ class _Control:
     def choose(self, offer: Offer) -> Choice:
         trees = len(self.candidates.trees)
         expected = offer.rows + offer.expected[:, :trees].sum(axis=0)
-        prices = self.prices.drafting(offer.rows, offer.context)[:trees]
+        prices = self.prices.drafting(offer.batch, offer.context)[:trees]
         priced = np.flatnonzero(np.isfinite(prices))  # what was not measured is passed over, not a fall
         if not len(priced):
-            raise ConfigError("policy", "caddtree", f"a cost of some tree at a batch of {offer.rows}")
+            raise ConfigError("policy", "caddtree", f"a cost of some tree at a batch of {offer.batch}")
         theta = expected[priced] / prices[priced]
         falls = np.flatnonzero(theta[1:] <= theta[:-1])
         return self.candidates.all[int(priced[int(falls[0]) if len(falls) else -1])]

@@ -96,7 +96,8 @@ class _Control:
     def choose(self, offer: Offer) -> Choice:
         gains = np.log1p(offer.expected)
         self._remember(gains)
-        best = int((gains.sum(axis=0) - offer.rows * np.log(self._prices.drafting(offer.rows, offer.context))).argmax())
+        prices = self._prices.drafting(offer.batch, offer.context)
+        best = int((gains.sum(axis=0) - offer.rows * np.log(prices)).argmax())
         self._open.append((offer.mass[best], offer.rows))
         return self._candidates.all[best]
 

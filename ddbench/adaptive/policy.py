@@ -96,15 +96,22 @@ class Offer:
         context: mean of the rows' committed tokens.
         expected: ``[rows, candidates]`` tokens that each is expected to have accepted, calibrated, see the module.
         mass: ``[candidates, 2, depth]`` the drafter's own probabilities by depth, off and on its chain, over all rows.
+        late: further rows of the batch, of requests that have ended, which add to the price of the step alone.
     """
 
     context: float
     expected: Floats
     mass: Floats
+    late: int = 0
 
     @property
     def rows(self) -> int:
         return len(self.expected)
+
+    @property
+    def batch(self) -> int:
+        """Rows that the step is paid for."""
+        return self.rows + self.late
 
 
 class StepCosts(Protocol):

@@ -6,11 +6,13 @@ of the pass and c the committed tokens of a sequence::
     ms(w, b, c) = base + T(t) + R(b) + (context_alone + row_context x b + token_context x t) x c
 
 T and R are sums of hinges, ``sum slope_j x max(0, x - knot_j)`` with slopes >= 0: piecewise linear, never falling and
-convex. T is the target's pass, R what is paid for each sequence whatever the width (drafting a block, building a tree),
-the last term reads the cache: its bytes go with b x c, its arithmetic with t x c, and an attention kernel in which one
-block of threads goes through a sequence's whole cache takes its time with c whatever the batch, as long as the GPU has
-room for all of them. So for a given batch and context the cost is convex in w, which is what rules that stop at the
-first loss rely on (CaDDTree, arXiv 2606.01813).
+convex. Beyond the largest value that was measured each goes on with the mean slope of the upper half of what was: the
+last hinge alone may stand on two points that lie close together. T is the target's pass, R what is paid for each
+sequence whatever the width (drafting a block, building a tree), the last term reads the cache: its bytes go with b x c,
+its arithmetic with t x c, and an attention kernel in which one block of threads goes through a sequence's whole cache
+takes its time with c whatever the batch, as long as the GPU has room for all of them. So for a given batch and context
+the cost is convex in w as far as was measured, which is what rules that stop at the first loss rely on (CaDDTree, arXiv
+2606.01813).
 """
 
 from __future__ import annotations
@@ -40,6 +42,15 @@ class Hinges:
             return np.zeros_like(x)
         above = np.maximum(0.0, x[..., None] - np.asarray(self.knots))
         found: Floats = above @ np.asarray(self.slopes)
+        return found
+
+    def carried_on(self, x: Floats, measured: tuple[float, float]) -> Floats:
+        """The sum up to the end of what was measured, and past it on with the mean slope of the upper half."""
+        low, high = measured
+        middle = max(low, high / 2)
+        half, most = self(np.asarray([middle, high]))
+        slope = (most - half) / (high - middle) if high > middle else 0.0
+        found: Floats = self(np.minimum(x, high)) + slope * np.maximum(0.0, x - high)
         return found
 
     @classmethod
@@ -103,19 +114,13 @@ class Fit:
             self.measured.check(width, rows, length)
         tokens = width * rows
         reading = (self.context_alone + self.row_context * rows + self.token_context * tokens) * length
-        found: Floats = self.base + self.tokens(tokens) + self.rows(rows) + reading
+        passes = self.tokens.carried_on(tokens, self.measured.tokens)
+        found: Floats = self.base + passes + self.rows.carried_on(rows, self.measured.batch) + reading
         return found
 
     def pass_ms(self, tokens: float) -> float:
-        """Base and T: what a pass of so many tokens takes, beside what goes with sequences and with their cache.
-
-        Beyond the widest pass that was measured it goes on with the mean slope of the upper half of what was: the
-        slope of the last hinge alone may stand on two points that lie close together.
-        """
-        widest = self.measured.tokens[1]
-        inside, middle, most = self.tokens(np.asarray([min(tokens, widest), widest / 2, widest], dtype=np.float64))
-        beyond = max(0.0, tokens - widest) * (most - middle) / (widest / 2)
-        return self.base + float(inside + beyond)
+        """Base and T: what a pass of so many tokens takes, beside what goes with sequences and with their cache."""
+        return self.base + float(self.tokens.carried_on(np.asarray(tokens, dtype=np.float64), self.measured.tokens))
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)

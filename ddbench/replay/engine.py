@@ -6,7 +6,7 @@ Rounds are rows with the fields ``position``, ``root``, ``taken``, ``log_probs``
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ddbench.decoding import Strategy
+from ddbench.replay.odd import odd_round
 from ddbench.replay.outcome import Outcome
 from ddbench.replay.parting import least_drift
 from ddbench.replay.shapes import tables
@@ -26,6 +27,7 @@ COMMON = 8  # best candidates of a position whose log-probabilities are compared
 # Nats, by dtype: a wider drift is no rounding. A logit between 16 and 32 is a multiple of 1/8 in bfloat16, and what the
 # layers before it add comes to as much again and more; the widths of TIES in experiments.evidence.identity.
 MOST_DRIFT = {"bfloat16": 0.5, "float32": 0.05}
+SCORES, BEHIND = "scores", "text_behind_end"  # what explains a difference
 
 
 class Incomplete(ValueError):
@@ -78,33 +80,37 @@ def compare(
     """One shape as an engine ran it, against its replay, request by request in the order of the traces.
 
     A request with another text than the recorded one has other rounds and is counted apart (``other_text``). Of the
-    others, ``differing`` have other counts than the replay's, and ``differences`` say of each where it parts and why:
-    the drafter's scores were computed there with other rounding. ``explained``: the very scores that the engine had
+    others, ``differing`` have other counts than the replay's, and ``differences`` say of each where it parts and why
+    (``by``). By ``scores``: the drafter's were computed there with other rounding. The very scores that the engine had
     give the length that it accepted; they lie no more than ``MOST_DRIFT`` of the ``dtype`` from the recorded ones
     (``drift_nats``); and the recorded path lies as near to an edge of the tree as that drift reaches (``needed_nats``,
-    see `least_drift`).
-    ``rounds_by_own_scores``: of all ``rounds``, those whose length follows so from the engine's own scores; ``drift``:
-    of all rounds, differing or not, so that a recording of something else shows where no length tells.
+    see `least_drift`). By ``text_behind_end``: they do not give it, but the last round looked behind the output's end,
+    where the live run is shown to have another word than the recording (`odd_round`); scores must explain the rest.
+    ``explained``: one of the two.
+    ``rounds_by_own_scores``: of all ``rounds``, those whose length follows so from the engine's own scores; ``odd``:
+    the others; ``drift``: of all rounds, differing or not, so that a recording of something else shows where no length
+    tells. ``acceptance``: tokens per round, live and replayed, of the requests with the recorded text and of all.
     ``equal``: every request has the recorded text and counts; ``equal_where_same_text``: those with that text have.
     """
     accepted = _accepted(traces, strategy)
     same = [place for place, live in enumerate(lives) if list(live.output) == traces.traces[place].output.tolist()]
     kept = [_chain(traces.traces[place], lives[place]) for place in same]
     owns = _own_lengths(strategy, [traces.traces[place] for place in same], kept)
-    differences, drifts, miscounted, rounds, by_own = [], [], 0, 0, 0
+    differences, drifts, odd, miscounted, rounds = [], [], list[dict[str, Any]](), 0, 0
     for place, mine, own in zip(same, kept, owns, strict=True):
         live, trace = lives[place], traces.traces[place]
         anchors, lengths = mine["position"] - trace.prompt_tokens, mine["taken"] - 1
         bars = np.bincount(lengths, minlength=traces.depth + 1)
         rounds += len(mine)
         drifts += [_drift(row["log_probs"], trace.log_probs[at]) for row, at in zip(mine, anchors, strict=True)]
-        by_own += int((own == lengths).sum())
+        strange = {int(n): odd_round(trace, live.rounds, mine[n], int(own[n])) for n in np.flatnonzero(own != lengths)}
+        odd += strange.values()
         miscounted += live.bars is not None and _trimmed(bars) != _trimmed(live.bars)
         if not np.array_equal(bars, outcome.histogram[place]) or len(mine) != int(outcome.rounds[place]):
             here = accepted[int(traces.starts[place]) : int(traces.ends[place])]
-            found = _explained(strategy, trace, mine, anchors, lengths, own, here)
-            drift = found.get("drift_nats", 0.0)
-            differences.append(found | {"explained": found["explained"] and drift <= MOST_DRIFT[dtype]})
+            found = _explained(strategy, trace, mine, anchors, lengths, own, here, strange)
+            told = found["by"] is not None and found["drift_nats"] <= MOST_DRIFT[dtype]
+            differences.append(found | {"explained": told, "by": found["by"] if told else None})
     return {
         "strategy": strategy.name,
         **{name: getattr(strategy, name) for name in ("width", "depth", "nodes", "force_spine")},
@@ -114,12 +120,36 @@ def compare(
         "other_text": len(lives) - len(same),
         "differing": len(differences),
         "explained": sum(bool(each["explained"]) for each in differences),
+        "explained_by": {why: sum(each["by"] == why for each in differences) for why in (SCORES, BEHIND)},
         "rounds": rounds,
-        "rounds_by_own_scores": by_own,
+        "rounds_by_own_scores": rounds - len(odd),
+        "rounds_with_another_text_behind_end": sum(each["another_text"] for each in odd),
+        "acceptance": _acceptance(traces, same, lives, outcome),
         "drift": _spread(drifts),
         "engine_counts_otherwise": miscounted,
         "differences": differences,
+        "odd": odd,
     }
+
+
+def _acceptance(traces: TraceSet, same: Sequence[int], lives: Sequence[Live], outcome: Outcome) -> dict[str, Any]:
+    """Tokens per round, the last one cut at the output's end: live and replayed, of all requests, and of those with the
+    recorded text. None where there is no round."""
+    live, replayed = [], []
+    for trace, each, rounds in zip(traces.traces, lives, outcome.rounds, strict=True):
+        words = Spoken(trace.key, trace.prompt_tokens, "", each.output, ())
+        live.append((max(len(each.output) - 1, 0), len(_anchored(words, each.rounds))))
+        replayed.append((trace.anchors, int(rounds)))
+    every = range(len(live))
+    return {
+        "same_text": {"live": _ratio(live, same), "replayed": _ratio(replayed, same)},
+        "all": {"live": _ratio(live, every), "replayed": _ratio(replayed, every)},
+    }
+
+
+def _ratio(counts: Sequence[tuple[int, int]], places: Sequence[int]) -> float | None:
+    tokens, rounds = (sum(counts[place][part] for place in places) for part in (0, 1))
+    return tokens / rounds if rounds else None
 
 
 def _anchored(spoken: Spoken, rounds: Rows) -> Rows:
@@ -173,10 +203,17 @@ def _as_trace(trace: Trace, rounds: Rows) -> Trace:
 
 
 def _explained(
-    strategy: Strategy, trace: Trace, rounds: Rows, anchors: Ints, lengths: Ints, own: Ints, replayed: Ints
+    strategy: Strategy,
+    trace: Trace,
+    rounds: Rows,
+    anchors: Ints,
+    lengths: Ints,
+    own: Ints,
+    replayed: Ints,
+    odd: Mapping[int, dict[str, Any]],
 ) -> dict[str, Any]:
-    """The first round of a request whose length is not the replayed one; explained if its own scores did it."""
-    found: dict[str, Any] = {"prompt_id": trace.key.prompt_id, "explained": False}
+    """The first round of a request whose length is not the replayed one, and why; ``odd`` by place in ``rounds``."""
+    found: dict[str, Any] = {"prompt_id": trace.key.prompt_id, "by": None, "drift_nats": 0.0}
     parts = np.flatnonzero(lengths != replayed[anchors])
     if not len(parts):
         return found | {"round": None}
@@ -185,7 +222,11 @@ def _explained(
     live, recorded = rounds["log_probs"][number], trace.log_probs[anchor]
     path = _path_drift(trace, anchor, rounds[number])
     drift = max(_drift(live, recorded), path)
-    needed = least_drift(strategy, recorded, trace.ranks[anchor], int(lengths[number]), int(replayed[anchor]))
+    behind = number in odd and odd[number]["another_text"]
+    goal = int(own[number] if behind else lengths[number])  # what scores must explain
+    needed = least_drift(strategy, recorded, trace.ranks[anchor], goal, int(replayed[anchor]))
+    by_scores = goal == int(own[number]) and drift > 0 and needed <= drift
+    rest = goal == int(replayed[anchor]) or by_scores
     return found | {
         "round": number,
         "anchor": anchor,
@@ -194,7 +235,7 @@ def _explained(
         "by_own_scores": int(own[number]),
         "drift_nats": drift,
         "needed_nats": needed if np.isfinite(needed) else None,
-        "explained": int(own[number]) == int(lengths[number]) and drift > 0 and needed <= drift,
+        "by": (BEHIND if rest else None) if behind else SCORES if by_scores else None,
     }
 
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from ddbench.adaptive import Candidates, Choice, Fixed, MeasuredCosts, Policy, StepCosts, policy_of
 from ddbench.adaptive.measured import why_not
-from ddbench.cost import CostModel
+from ddbench.cost import CostModel, late_steps
 from ddbench.replay import PLAIN, Offers, Steps, Trace, TraceSet, bound_tokens_per_s, replay_policy
 
 BELOW = 0.02  # a policy further below the best single arm than this is listed
@@ -95,10 +95,10 @@ def compare(
     ``knows``: policies choose by the judge's prices too.
 
     The cost decides. It prices too, so that a policy knows exactly what its steps cost, which no run does, unless a
-    ``judge`` prices all arms.
+    ``judge`` prices all arms. A request's end is seen as late as the engine of the cost sees it.
     """
     offers, costs = Offers.of(TraceSet.of(traces), candidates), MeasuredCosts(cost)
-    prices = costs if judge is None else judge
+    prices, late = costs if judge is None else judge, late_steps(cost)
     rows: list[Row] = []
     left: list[dict[str, Any]] = []
     for size in batch_sizes:
@@ -119,7 +119,7 @@ def compare(
             if lacks is not None:
                 left.append({**own, "reason": lacks})
                 continue
-            steps = replay_policy(offers, policy, prices if knows else costs, size, passes)
+            steps = replay_policy(offers, policy, prices if knows else costs, size, passes, late)
             if not np.isfinite(steps.milliseconds(offers, prices)).all():
                 left.append({**own, "reason": UNJUDGED})
                 continue

@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import yaml
 
+from ddbench.cost import late_steps
 from ddbench.errors import ConfigError
 from ddbench.records import FINAL_STATUSES
 from ddbench.storage import write_whole
@@ -29,8 +30,9 @@ if TYPE_CHECKING:
 NOTES = (
     "Rounds are replayed from a recording, every speed is predicted: a policy against the best of autoregressive "
     "decoding, the chains and the fixed trees, which hindsight picks. With a judge, measured round times price all "
-    "arms while the policy chooses by its fit; without one the fit does both. other_model says if rounds and times are "
-    "of two models: then the speeds are nobody's and show the method alone."
+    "arms while the policy chooses by its fit; without one the fit does both. late_steps: steps that a request which "
+    "has ended still takes part in, as on the engine that was timed. other_model says if rounds and times are of two "
+    "models: then the speeds are nobody's and show the method alone."
 )
 TABLE = pa.schema(
     [
@@ -106,6 +108,7 @@ def run(config: Mapping[str, Any], run_id: str) -> dict[str, Any]:
         "cost": {"fingerprint": dict(asked.cost.fingerprint), "source": dict(asked.cost.source)},
         "candidates": {"trees": list(candidates.trees), "chains": list(candidates.chains)},
         "fill": asked.adaptive.fill,
+        "late_steps": late_steps(asked.cost),
         "judge": asked.adaptive.judge and Path(asked.adaptive.judge).name,
         "judge_left_out": [] if judge is None else list(judge.left_out),
         "knows": asked.adaptive.knows,
@@ -154,7 +157,8 @@ def run(config: Mapping[str, Any], run_id: str) -> dict[str, Any]:
 
 def _kept(told: Mapping[str, Any]) -> dict[str, Any]:
     """What is found, without every point of the policies that only compare."""
-    named = ("replayed", "recording", "model", "other_model", "candidates", "fill", "judge", "judge_left_out", "knows")
+    named = ("replayed", "recording", "model", "other_model", "candidates", "fill", "late_steps")
+    named += ("judge", "judge_left_out", "knows")
     summaries = {
         name: {**each, "below": [_short(point) for point in each["below"]], "above": len(each["above"])}
         for name, each in told["summary"].items()

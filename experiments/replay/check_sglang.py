@@ -13,12 +13,13 @@ import json
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from ddbench.decoding import Strategy
 from ddbench.errors import ConfigError
 from ddbench.plugins.sglang.dumps import ROUNDS
-from ddbench.replay.engine import MOST_DRIFT, Incomplete, Live, compare
+from ddbench.replay.engine import BEHIND, MOST_DRIFT, SCORES, Incomplete, Live, compare
 from ddbench.storage import write_whole
 from experiments.progress import say
 from experiments.record.prompts import gather
@@ -86,11 +87,21 @@ def totalled(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
         "requests_with_another_text": sum(row["other_text"] for row in rows),
         "requests_differing": differing,
         "explained": explained,
+        "explained_by": {why: sum(row["explained_by"][why] for row in rows) for why in (SCORES, BEHIND)},
         "unexplained": differing - explained,
         "rounds_compared": sum(row["rounds"] for row in rows),
         "rounds_by_own_scores": sum(row["rounds_by_own_scores"] for row in rows),
+        "rounds_with_another_text_behind_end": sum(row["rounds_with_another_text_behind_end"] for row in rows),
+        "acceptance_apart": {part: _apart(rows, part) for part in ("same_text", "all")},
         "live_seconds": round(sum(row["live_seconds"] for row in rows), 3),
     }
+
+
+def _apart(rows: Sequence[dict[str, Any]], part: str) -> dict[str, float] | None:
+    """By how much the replayed tokens per round of a shape are off the live ones, as a share of these."""
+    pairs = [(row["acceptance"][part]["live"], row["acceptance"][part]["replayed"]) for row in rows]
+    apart = [abs(replayed / live - 1) for live, replayed in pairs if live and replayed]
+    return {"median": median(apart), "worst": max(apart)} if apart else None
 
 
 def _strategy(point: Point) -> Strategy:

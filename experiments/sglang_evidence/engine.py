@@ -1,10 +1,10 @@
 """One SGLang engine, told what to do line by line. Runs in the engine's environment: standard library, SGLang, `cores`.
 
-    python engine.py '{"engine": {...}, "own_core": false}'
+    python engine.py '{"engine": {...}, "core": null}'
 
 A line on standard input is a request, a line on standard output its answer, both JSON; the first answer is sent once
 the engine is up. Whatever SGLang prints goes to standard error. A request that fails is answered with its traceback.
-``own_core``: the scheduler's thread has a core for itself, for engines that are timed one at a time (`cores`).
+``core``: the one that the scheduler's thread is given, which this process was started off (`cores`); null: any.
 """
 
 from __future__ import annotations
@@ -48,13 +48,13 @@ class Engine:
         from experiments.sglang_evidence import cores
 
         imported = time.perf_counter()
-        core = cores.reserve() if job.get("own_core") else None
         self._engine = sglang.Engine(**job["engine"])
+        core = job.get("core")
         given = core is not None and cores.give(core, cores.schedulers())
         self._loop = self._engine.loop
         self.facts = {
             "sglang": sglang.__version__,
-            "core": sorted(cores.hardware_threads(core)) if core is not None and given else None,
+            "core": core if given else None,  # of the scheduler's thread
             "import_s": round(imported - clock, 1),
             "start_s": round(time.perf_counter() - clock, 1),
             **self._memory(),

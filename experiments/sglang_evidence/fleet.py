@@ -16,6 +16,7 @@ from typing import Any
 from experiments.evidence.child import Child
 from experiments.evidence.places import VISIBLE, claimed_ports, visible_gpu
 from experiments.progress import say
+from experiments.sglang_evidence import cores
 from experiments.sglang_evidence.arms import Arm, Pair, arguments, variables
 from runners.base import EngineFailure
 
@@ -52,6 +53,9 @@ class Fleet:
 
     ``gpus[i]`` is the index of the GPU of ``arms[i]``, or of its first, among those that this program may see. Every
     engine has a port of its own, at which its processes meet. Starts are given ``start_s`` seconds together.
+    ``own_core``: their schedulers share a core that all else of the fleet stays off, for engines that are timed one at
+    a time; ``core`` is the one, or None. It is of no use to an engine of several ranks, which has several schedulers
+    at a time: a fleet with one has no such core.
     """
 
     def __init__(
@@ -71,7 +75,8 @@ class Fleet:
         self.start_s = 0.0
         self._made: list[Engine] = []
         self._held = ExitStack()
-        self._limit_s, self._own_core = start_s, own_core
+        self._limit_s, self._own_core = start_s, own_core and all(arm.ranks == 1 for arm in arms)
+        self.core: int | None = None
         self._plan = list(zip(arms, gpus or [0] * len(arms), strict=True))
         self._python, self._pair, self._batches, self._logs = python, pair, batches, logs
 
@@ -80,10 +85,12 @@ class Fleet:
         paths = search_path(self._python, self._logs)
         places = [",".join(visible_gpu(gpu + rank) for rank in range(arm.ranks)) for arm, gpu in self._plan]
         ports = self._held.enter_context(claimed_ports(len(self._plan)))
+        if self._own_core:
+            self.core = self._held.enter_context(cores.claimed())
         for (arm, _), place, port in zip(self._plan, places, ports, strict=True):
             settings = {"nccl_port": port} | arguments(arm, self._pair, self._batches)
             own = {VISIBLE: place, "PYTHONPATH": paths, **variables(arm, self._pair)}
-            argv = [self._python, str(ENGINE), json.dumps({"engine": settings, "own_core": self._own_core})]
+            argv = [self._python, str(ENGINE), json.dumps({"engine": settings, "core": self.core})]
             self._made.append(Engine(arm, argv, ENVIRONMENT | own, self._logs / f"{arm.name}.log"))
         for engine in self._made:
             try:
@@ -94,6 +101,11 @@ class Fleet:
                 self.lose(engine, failure)
         self.start_s = time.perf_counter() - clock
         return self
+
+    def cores(self) -> dict[str, Any]:
+        """Hardware threads that all but the schedulers stay off, and the one that each engine's scheduler was given."""
+        kept_off = [] if self.core is None else sorted(cores.hardware_threads(self.core))
+        return {"kept_off": kept_off, "given": {name: engine.facts["core"] for name, engine in self.engines.items()}}
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

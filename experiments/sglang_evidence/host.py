@@ -57,7 +57,7 @@ def measure(job: Job) -> dict[str, Any]:
     pair, arms = pair_of(job.assets, "bfloat16"), [*plain, *profiled]
     with Fleet(job.python, pair, arms, batches, job.logs, start_s=job.limit_s, own_core=True) as fleet:
         result |= {"start_s": round(fleet.start_s, 1), "failed": fleet.failed}
-        result["core"] = {name: engine.facts["core"] for name, engine in fleet.engines.items()}
+        result["cores"] = fleet.cores()
         for batch in batches:
             timed = partial(step_ms, prompts=job.prompts[:batch], length=TOKENS)
             names = [arm.name for arm in plain if arm.name in fleet.engines]

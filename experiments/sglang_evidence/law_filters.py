@@ -40,12 +40,12 @@ def next_of(logits: NDArray[np.float32], sampling: Mapping[str, Any], slack: flo
     """``logits``: ``[V]``, the reference's. ``sampling``: ``temperature`` and, if asked for, ``top_k``, ``top_p``."""
     temperature = float(sampling["temperature"])
     order = np.argsort(-logits, kind="stable")
-    falling = -logits[order].astype(np.float64)  # of the negatives, rising
-    weights = np.exp((falling[0] - falling) / temperature)
+    negatives = -logits[order].astype(np.float64)  # rising
+    weights = np.exp((negatives[0] - negatives) / temperature)
     share = weights / weights.sum()
     upto = np.concatenate([[0.0], np.cumsum(share)])
-    most = np.searchsorted(falling, falling + slack, side="right") - 1  # tokens that some rounding puts ahead
-    least = np.searchsorted(falling, falling - slack, side="left")  # those that every one does
+    most = np.searchsorted(negatives, negatives + slack, side="right") - 1  # tokens that some rounding puts ahead
+    least = np.searchsorted(negatives, negatives - slack, side="left")  # those that every one does
     top_k, top_p = sampling.get("top_k", len(order)), sampling.get("top_p", 1.0)
     sure, possible = most < top_k, least < top_k
     if top_p < 1.0:

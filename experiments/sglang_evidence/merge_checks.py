@@ -193,9 +193,34 @@ def stressed(shards: Shards) -> dict[str, Any] | None:
 
 
 def replayed(shards: Shards) -> dict[str, Any] | None:
-    """By shard: live shapes against the replay of one recording, without the shapes themselves."""
+    """By shard: live shapes against the replay of one recording, without the single differences."""
     found = {name: one for name, one in shards.items() if name.startswith("replay")}
-    return {name: {k: v for k, v in one.items() if k != "shapes"} for name, one in found.items()} or None
+    keys = ("width", "depth", "nodes", "force_spine", "rounds", "other_text", "differing", "explained", "acceptance")
+    return {
+        name: {k: v for k, v in one.items() if k != "shapes"}
+        | {
+            "by_shape": [{key: row.get(key) for key in keys} for row in one.get("shapes", [])],
+            "all_explained": all_explained(one),
+        }
+        for name, one in found.items()
+    } or None
+
+
+def all_explained(shard: dict[str, Any]) -> bool | None:
+    """Every shape was run, and each of its differences from the replay has an explanation: counts, odd rounds, texts.
+
+    None where that was not looked into: a shape is missing, or nobody judged whether another text is a tie.
+    """
+    rows = shard.get("shapes", [])
+    odd = shard.get("rounds_compared", 0) - shard.get("rounds_by_own_scores", 0)
+    ledgers = [shard.get("text"), *(row.get("other_texts") for row in rows)]
+    ledgers += [row["behind_end"] for row in rows if "behind_end" in row]
+    texts = sum(one["unexplained"] for one in ledgers if one is not None)
+    if shard.get("unexplained") or texts or odd > shard.get("rounds_with_another_text_behind_end", odd):
+        return False
+    whole = bool(rows) and not shard.get("failed") and not shard.get("skipped")
+    told = None not in ledgers and "rounds_with_another_text_behind_end" in shard
+    return True if whole and told else None
 
 
 def hybrids(shards: Shards) -> dict[str, Any] | None:

@@ -16,7 +16,7 @@ from typing import Any
 from ddbench.decoding import Strategy
 from ddbench.plugins.sglang.dumps import ROOTS, ROUNDS, SUFFIX, rounds_of
 from ddbench.plugins.sglang.options import RECORD, RECORD_NODES
-from ddbench.replay.engine import Incomplete, Live, Spoken, compare, trace_of
+from ddbench.replay.engine import SCORES, Incomplete, Live, Spoken, compare, trace_of
 from ddbench.replay.shapes import replay
 from ddbench.replay.trace import Key, TraceSet
 from experiments.progress import say
@@ -30,7 +30,7 @@ from runners.base import EngineFailure
 
 NODES, KEPT, BATCH = 63, 127, 32
 SECONDS_LEFT = 15.0  # without as many left before the limit, a shape is not begun
-DIFFERENCES = 5  # of a shape that are stored whole
+DIFFERENCES, ODD = 5, 20  # of a shape that are stored: of those that scores explain, and of rounds they do not give
 PLAIN, RECORDER = Arm("autoregressive"), Arm("recorder", "ddtree", NODES)
 SHAPES = (
     *(Strategy("ddtree", width=width, nodes=nodes) for width in (None, 2) for nodes in (7, 15, 31, NODES)),
@@ -72,7 +72,8 @@ def measure(job: Job) -> Measured:
         result["replay_seconds"] = round(time.perf_counter() - clock, 3)
         result |= _beside(fleet, job, batch, outputs, traces)
         job.save(result)
-        rows: list[Measured] = []
+        plain, rows = fleet.engines.get(PLAIN.name), list[Measured]()
+        judge = None if plain is None else Judge(plain, job.dtype)
         for index, (shape, outcome) in enumerate(zip(SHAPES, outcomes, strict=True)):
             left = job.limit_s - (time.perf_counter() - began)
             if left < SECONDS_LEFT:
@@ -85,10 +86,52 @@ def measure(job: Job) -> Measured:
                 result["failed"][str(shape)] = str(error)
                 continue
             say(f"{shape}: {row['rounds']} rounds, {row['differing']} differ, {row['explained']} explained")
-            rows.append({**row, "differences": row["differences"][:DIFFERENCES]})
+            try:
+                rows.append(_kept(row) | ties(judge, job.prompts, traces, lives, row["odd"]))
+            except EngineFailure as failure:
+                judge, result["ties_failed"] = None, str(failure)[:500]
+                rows.append(_kept(row))
             result |= {**totalled(rows), "shapes": rows}
             job.save(result)
     return result
+
+
+def _kept(row: Measured) -> Measured:
+    """A shape as it is stored: of its differences all that scores do not explain, and some of the others."""
+    usual = [each for each in row["differences"] if each["by"] == SCORES][:DIFFERENCES]
+    rest = [each for each in row["differences"] if each["by"] != SCORES]
+    return {**row, "differences": [*rest, *usual], "odd": row["odd"][:ODD]}
+
+
+def ties(
+    judge: Judge | None,
+    prompts: Sequence[Sequence[int]],
+    traces: TraceSet,
+    lives: Sequence[Live],
+    odd: Sequence[Measured],
+) -> Measured:
+    """Are other texts ties, in outputs and behind them? By the log-probabilities of stock autoregressive decoding.
+
+    Behind the end only a live round that went less far than the recorded text tells where the two texts part. Nothing
+    without a judge. Raises EngineFailure when its engine is gone.
+    """
+    if judge is None:
+        return {}
+    outputs = [trace.output.tolist() for trace in traces.traces]
+    found: Measured = {"other_texts": judge.compare(prompts, [list(live.output) for live in lives], outputs)}
+    short = [each for each in odd if each["another_text"] and each["live"] < each["by_own_scores"]]
+    if short:
+        places = [int(each["prompt_id"]) for each in short]
+        begins = [
+            [*outputs[place], *traces.traces[place].tail.tolist()][: each["parts_at"]]
+            for place, each in zip(places, short, strict=True)
+        ]
+        ours, theirs = (
+            [[*begin, each[word]] for begin, each in zip(begins, short, strict=True)]
+            for word in ("live_word", "recorded_word")
+        )
+        found["behind_end"] = judge.compare([prompts[place] for place in places], ours, theirs)
+    return found
 
 
 def _recorded(engine: Engine, job: Job, batch: int) -> tuple[list[list[int]], TraceSet]:

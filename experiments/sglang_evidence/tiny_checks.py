@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from ddbench.errors import ConfigError
 from experiments.evidence.identity import TIES
 from experiments.progress import say
 from experiments.sglang_evidence.arms import Arm, Pair
@@ -76,6 +77,9 @@ def measure(job: Job) -> Measured:
         "arms": [arm.name for arm in arms],
         "skipped": [],
     }
+    for arm in arms:
+        if arm.ranks > job.gpus:
+            raise ConfigError("gpus", job.gpus, f"{arm.ranks} at least: {arm.name} has a rank on each")
     gpus = [0 if arm.ranks > 1 else index % job.gpus for index, arm in enumerate(arms)]
     pair = pair_of(job.assets, job.dtype)
     with Fleet(job.python, pair, arms, batches, job.logs, gpus, start_s=job.limit_s) as fleet:

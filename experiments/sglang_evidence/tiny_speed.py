@@ -46,7 +46,7 @@ def measure(job: Job) -> dict[str, Any]:
     pair = pair_of(job.assets, "bfloat16")
     with Fleet(job.python, pair, arms, batches, job.logs, start_s=job.limit_s, own_core=True) as fleet:
         result |= {"start_s": round(fleet.start_s, 1), "failed": fleet.failed, "acceptance_length": {}}
-        result["core"] = {name: engine.facts["core"] for name, engine in fleet.engines.items()}
+        result["cores"] = fleet.cores()
         for batch in batches:
             if job.limit_s - (time.perf_counter() - began) < SECONDS_LEFT:
                 result["skipped"].append(batch)

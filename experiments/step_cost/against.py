@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from ddbench.cost.loop import Requests, closed_loop
 from ddbench.errors import ConfigError
 from experiments.step_cost.evidence import COUNTED, PROMPT, known, rows_of
 from experiments.step_cost.fleets import check_dummy_cost
+from experiments.step_cost.settings import STRATEGIES
 from experiments.step_cost.whole_rounds import whole_rounds
 
 ROUND = re.compile(r"(autoregressive|dflash|ddtree)(?:_(\d+))?")
@@ -56,11 +57,13 @@ def against(cost: CostModel, place: str) -> list[Told]:
         ConfigError: no such file, one of another engine, version, precision, GPU or model, or one without such numbers.
     """
     if _is_cost(place):
-        return list(_points(cost, place))
-    measured = measured_of(cost, place, "step_cost.against")
-    found = [*_rounds(cost, measured.get("round_ms") or {}), *_speeds(cost, measured)]
+        found = list(_points(cost, place))
+    else:
+        measured = measured_of(cost, place, "step_cost.against")
+        found = [*_rounds(cost, measured.get("round_ms") or {}), *_speeds(cost, measured)]
     if not found:
-        raise ConfigError("step_cost.against", place, "a file with round times or pinned speeds of what was measured")
+        wanted = f"a file with round times or pinned speeds of what was measured: {', '.join(cost.fits)}"
+        raise ConfigError("step_cost.against", place, wanted)
     return found
 
 
@@ -139,10 +142,16 @@ def _rounds(cost: CostModel, times: dict[str, Any]) -> Iterator[Told]:
 
 
 def _is_cost(place: str) -> bool:
+    """Told by what cost files alone have, so that a damaged one is called what it is.
+
+    Raises:
+        ConfigError: no file, or none that can be read.
+    """
     try:
         data = json.loads(Path(place).read_text(encoding="utf-8"))
     except (OSError, ValueError):
-        return False
+        wanted = "an evidence file of round times or pinned speeds, or a cost file"
+        raise ConfigError("step_cost.against", place, wanted) from None
     return isinstance(data, dict) and "kinds" in data
 
 
@@ -152,8 +161,8 @@ def _points(cost: CostModel, place: str) -> Iterator[Told]:
     theirs = {name: value for name, value in other.fingerprint.items() if name != "build"}
     own = {name: value for name, value in cost.fingerprint.items() if name == "build"}
     cost.check(theirs | own, "step_cost.against")
-    for kind in ("autoregressive", "dflash", "ddtree"):
-        for point in other.points.get(kind, ()) if kind in cost.fits else ():
+    for kind in (kind for kind in STRATEGIES if kind in cost.fits):
+        for point in other.points.get(kind, ()):
             yield _round(cost, kind, point.verify_width, point.batch, point.context, point.ms)
 
 
@@ -163,38 +172,38 @@ def _round(cost: CostModel, kind: str, width: int, batch: int, context: float, m
     return Told("round_ms", kind, width, batch, measured, told, told / measured - 1, within, fitted, context)
 
 
-def _speeds(cost: CostModel, measured: dict[str, Any]) -> Iterator[Told]:
-    """Closed loops of twice as many prompts as are in flight, whose rounds emit the pinned length on average."""
-    from experiments.sglang_evidence.synthetic import LENGTHS, OUTPUT
+def pinned_speeds(measured: Mapping[str, Any]) -> Iterator[tuple[str, int, int, float, float]]:
+    """Kind of step, verify width, batch size, pinned length of a round, and the tokens a second that were measured."""
+    from experiments.sglang_evidence.synthetic import LENGTHS
 
     own = measured.get("tokens_per_s") if measured.get("synthetic") else None  # of one shard's own file
     for arm, batch, row in rows_of(measured.get("tokens_per_s_synthetic") or own or {}):
         named = SPEED.fullmatch(arm)
-        if named is None or named[1] not in cost.fits:
-            continue
-        width = {"autoregressive": 1, "dflash": CHAIN}.get(named[1]) or int(named[2]) + 1
-        fit, speed = cost.fit(named[1]), float(row["median"])
-        span = sum(
-            chance * _loop_ms(cost, fit, width, batch, rounds, OUTPUT)
-            for rounds, chance in whole_rounds(LENGTHS.get(arm, 1.0), OUTPUT - 1).items()
-        )
-        told = 1e3 * 2 * batch * OUTPUT / span
-        within = inside(fit, width, batch, PROMPT + OUTPUT / 2)
-        yield Told(
-            "tokens_per_s",
-            named[1],
-            width,
-            batch,
-            speed,
-            told,
-            told / speed - 1,
-            within,
-            _fitted(cost, named[1], width),
-        )
+        if named is not None:
+            width = {"autoregressive": 1, "dflash": CHAIN}.get(named[1]) or int(named[2]) + 1
+            yield named[1], width, batch, LENGTHS.get(arm, 1.0), float(row["median"])
 
 
-def _loop_ms(cost: CostModel, fit: Fit, width: int, batch: int, rounds: int, output: int) -> float:
-    """Milliseconds of a closed loop of twice as many prompts as are in flight, all of as many rounds."""
-    count = 2 * batch
-    asked = Requests(np.full(count, PROMPT), np.full(count, output), np.full(count, rounds))
-    return float(closed_loop(asked, batch, fit, width, prefill_of(cost), late_steps(cost)).finish.max())
+def loop_speed(cost: CostModel, fit: Fit, width: int, batch: int, rounds: Mapping[int, float], late: int) -> float:
+    """Tokens a second of a closed loop of twice as many prompts as are in flight, all of as many ``rounds`` (to their
+    probability); ``late``: as :func:`ddbench.cost.loop.closed_loop` has it."""
+    from experiments.sglang_evidence.synthetic import OUTPUT
+
+    count, span = 2 * batch, 0.0
+    for number, chance in rounds.items():
+        asked = Requests(np.full(count, PROMPT), np.full(count, OUTPUT), np.full(count, number))
+        span += chance * float(closed_loop(asked, batch, fit, width, prefill_of(cost), late).finish.max())
+    return 1e3 * count * OUTPUT / span
+
+
+def _speeds(cost: CostModel, measured: dict[str, Any]) -> Iterator[Told]:
+    """Closed loops whose rounds emit the pinned length on average."""
+    from experiments.sglang_evidence.synthetic import OUTPUT
+
+    for kind, width, batch, length, speed in pinned_speeds(measured):
+        if kind in cost.fits:
+            fit, rounds = cost.fit(kind), whole_rounds(length, OUTPUT - 1)
+            told = loop_speed(cost, fit, width, batch, rounds, late_steps(cost))
+            within = inside(fit, width, batch, PROMPT + OUTPUT / 2)
+            error, fitted = told / speed - 1, _fitted(cost, kind, width)
+            yield Told("tokens_per_s", kind, width, batch, speed, told, error, within, fitted)

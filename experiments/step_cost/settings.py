@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from ddbench.cost import KINDS
 from ddbench.errors import ConfigError
 from experiments.settings import Settings, load_settings, one_workload
 from experiments.typed import build
 
-STRATEGIES = ("autoregressive", "dflash", "ddtree")  # those whose steps are measured
+STRATEGIES = tuple(kind for kind in KINDS if kind != "prefill")  # those whose steps are measured
 
 
 @dataclass(frozen=True)

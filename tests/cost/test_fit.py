@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -128,6 +130,23 @@ def test_left_out_is_the_error_of_a_fit_to_the_others() -> None:
     alone = quality_of(fit_points(points[:1]), points[:1])
     assert alone.left_out == (None,)
     assert alone.summary()["worst_left_out"] is None
+
+
+def test_beyond_what_was_measured_it_goes_on_with_the_mean_slope_of_the_upper_half() -> None:
+    """A last hinge that stands on two points close together is not followed, in tokens or rows; one rule for both ways
+    to ask. Width 4 and batch 100: 80 tokens at most were measured, 20 rows."""
+    seen = Range((1, 4), (1, 20), (0, 100), (1, 80))
+    fit = Fit(1.0, Hinges((0.0, 79.0), (0.1, 50.0)), Hinges((0.0, 19.0), (0.2, 30.0)), 0.01, 0.0, seen)
+    tokens, rows = (8.0 + 50.0) + 320 * (4.0 + 50.0) / 40, (4.0 + 30.0) + 80 * (2.0 + 30.0) / 10
+    assert float(fit(4, 100, 0, extrapolate=True)) == pytest.approx(1 + tokens + rows)
+    assert float(fit(4, 100, 1000, extrapolate=True)) == pytest.approx(1 + tokens + rows + 0.01 * 100 * 1000)
+    assert fit.pass_ms(400) == pytest.approx(1 + tokens)
+    assert float(fit(4, 20, 0)) == pytest.approx(1 + 58 + 34)  # at the edge, and there it is continuous
+    assert float(fit(4, 20.001, 0, extrapolate=True)) == pytest.approx(1 + 58 + 34, rel=1e-3)
+    high = replace(fit, measured=replace(seen, tokens=(70, 80)))  # the half is of what was measured, not of nothing
+    assert high.pass_ms(90) == pytest.approx(1 + 58 + 10 * (1.0 + 50.0) / 10)
+    alone = replace(fit, measured=replace(seen, tokens=(80, 80)))
+    assert alone.pass_ms(90) == pytest.approx(1 + 58)
 
 
 def test_an_axis_that_was_not_varied_has_no_term_and_no_range() -> None:

@@ -11,7 +11,7 @@ from ddbench.cost import Fit, Hinges, Range
 from ddbench.cost.loop import Clocks, Requests, closed_loop
 from ddbench.errors import ConfigError
 
-ANY = Range((1, 1), (1, 1), (0, 0), (1, 1))
+ANY = Range((1, 64), (1, 64), (0, 4096), (1, 4096))
 FIT = Fit(3.0, Hinges((1.0, 20.0), (0.1, 0.3)), Hinges((1.0,), (0.5,)), 0.001, 0.0002, ANY, context_alone=0.03)
 
 

@@ -140,6 +140,10 @@ def test_a_round_that_its_own_scores_do_not_give_is_not_explained(made: tuple[Sp
     assert (one["explained"], one["drift_nats"], found["explained"]) == (False, 0.0, 0)
     assert one["needed_nats"] is None or one["needed_nats"] > 0
     assert found["rounds_by_own_scores"] == found["rounds"] - 1
+    (odd,) = found["odd"]
+    assert (odd["behind_end"], odd["another_text"], odd["by_own_scores"] - odd["live"]) == (False, False, 1)
+    assert odd["recorded"] == odd["live_scores"]  # all is told that a reader needs
+    assert len(odd["recorded"]) == odd["live"] + 1
 
 
 def replace_from(trace: Trace, rounds: np.ndarray, anchor: int, taken: int) -> np.ndarray:
@@ -179,3 +183,74 @@ def test_a_recording_of_the_wrong_anchors_is_not_explained(made: tuple[Spoken, n
     assert found["rounds"] == found["rounds_by_own_scores"]
     assert found["drift"]["median"] > MOST_DRIFT["bfloat16"]
     assert difference(found)["explained"] is False
+
+
+def over_the_end() -> tuple[np.ndarray, np.ndarray]:
+    """A text and its rounds, of which the last one that `TREE` has accepts a word behind the output."""
+    for seed in range(60):
+        rng = np.random.default_rng(seed)
+        text = rng.integers(0, WORDS, TOKENS + DEPTH + 8)
+        rounds = offers(rng, text, list(range(TOKENS + DEPTH + 1)))
+        last = lived(said(text, rounds), rounds, TREE)[-2]
+        if int(last["position"] + last["taken"]) - PROMPT > TOKENS:
+            return text, rounds
+    raise AssertionError("no round looks behind the end")
+
+
+def said(text: np.ndarray, rounds: np.ndarray) -> Trace:
+    output, tail = text[:TOKENS], text[TOKENS : TOKENS + DEPTH - 1]
+    return trace_of(Spoken(KEY, PROMPT, "length", tuple(output.tolist()), tuple(tail.tolist())), rounds)
+
+
+def with_next(live: np.ndarray, root: int) -> np.ndarray:
+    """Live rounds and the one behind the last of them, from that word."""
+    after = live[-1].copy()
+    after["position"], after["root"] = live[-1]["position"] + live[-1]["taken"], root
+    return np.concatenate([live, after[None]])
+
+
+@pytest.mark.parametrize("further", [True, False])
+def test_another_text_behind_the_end_is_told_from_a_fault(further: bool) -> None:
+    """The target went another way behind the output: the live round goes further than the replayed one, or less far."""
+    text, rounds = over_the_end()
+    other = text.copy()
+    other[TOKENS:] = WORDS  # which is never a candidate
+    trace = said(other if further else text, rounds)
+    traces = TraceSet.of([trace])
+    live = lived(said(text, rounds), rounds, TREE)[:-1]
+    if not further:  # the words that the tree holds behind the end are not those of the live run
+        live[-1]["taken"] = TOKENS - (live[-1]["position"] - PROMPT)
+    ends_at = int(live[-1]["position"] + live[-1]["taken"]) - PROMPT
+    words = {"live": int((text if further else other)[ends_at]), "recorded": int((other if further else text)[ends_at])}
+    (outcome,) = replay(traces, [TREE])
+
+    def found(rows: np.ndarray) -> dict[str, Any]:
+        return compare(TREE, traces, outcome, [Live(tuple(text[:TOKENS].tolist()), rows)])
+
+    shown = found(with_next(live, words["live"]))
+    (odd,) = shown["odd"]
+    assert (odd["behind_end"], odd["another_text"], odd["parts_at"] >= TOKENS) == (True, True, True)
+    assert (odd["live_word"], odd["recorded_word"]) == (words["live"], words["recorded"])
+    assert (odd["live"] > odd["by_own_scores"]) is further
+    assert (difference(shown)["by"], shown["explained"], shown["explained_by"]) == (
+        "text_behind_end",
+        1,
+        {"scores": 0, "text_behind_end": 1},
+    )
+    assert shown["rounds_with_another_text_behind_end"] == 1
+    for rows in (live, with_next(live, words["recorded"])):  # nothing shows another text, or it is the same one
+        fault = found(rows)
+        assert (difference(fault)["by"], fault["explained"], fault["odd"][0]["behind_end"]) == (None, 0, True)
+
+
+def test_acceptance_live_and_replayed(made: tuple[Spoken, np.ndarray]) -> None:
+    trace = trace_of(*made)
+    traces = TraceSet.of([trace])
+    (outcome,) = replay(traces, [TREE])
+    other, _ = changed(trace, made[1])
+    live = lived(trace, other, TREE)
+    found = compare(TREE, traces, outcome, [Live(made[0].output, live)])
+    both = {"live": (TOKENS - 1) / (len(live) - 1), "replayed": (TOKENS - 1) / int(outcome.rounds[0])}
+    assert found["acceptance"] == {"same_text": both, "all": both}
+    found = compare(TREE, traces, outcome, [Live((*made[0].output[:-1], 99), live)])
+    assert found["acceptance"] == {"same_text": {"live": None, "replayed": None}, "all": both}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -66,21 +66,28 @@ POLICIES: list[Policy] = [
 ]
 
 
-def slow_steps(traces: TraceSet, policy: Policy, costs: StepCosts, size: int) -> list[tuple[Any, ...]]:
-    """Each step's choice and its rows (request, anchor, accepted): lists, a queue, and one heap a tree."""
+def slow_steps(traces: TraceSet, policy: Policy, costs: StepCosts, size: int, late: int) -> list[tuple[Any, ...]]:
+    """Each step's choice, its rows (request, anchor, accepted) and the lengths of rows that ended within ``late``
+    steps: lists, a queue, and one heap a tree."""
     control = policy.start(CANDIDATES, costs, traces.depth)
     waiting = deque(range(len(traces.traces)))
     active: list[list[int]] = []
-    found = []
+    ended: list[tuple[int, int]] = []  # step of the end, length
+    found: list[tuple[Any, ...]] = []
     while True:
-        while len(active) < size and waiting:
-            active += [[waiting.popleft(), 0] for _ in range(min(size - len(active), len(waiting)))]
+        gone = [length for step, length in ended if len(found) <= step + late]
+        while len(active) + len(gone) < size and waiting:
+            active += [[waiting.popleft(), 0] for _ in range(min(size - len(active) - len(gone), len(waiting)))]
             retire(traces, active)
-        if not active:
+        if not active and not waiting:
             return found
-        choice = PLAIN_CHOICE
-        if control.drafts(len(active), context(traces, active)):
-            choice = control.choose(offer(traces, active, control))
+        if not active:
+            found.append((found[-1][0], [], gone))
+            continue
+        choice, rows_here = PLAIN_CHOICE, len(active) + len(gone)
+        mean = (context(traces, active) * len(active) + sum(gone)) / rows_here
+        if control.drafts(rows_here, mean):
+            choice = control.choose(replace(offer(traces, active, control), context=mean, late=len(gone)))
         shape = {"autoregressive": Strategy("autoregressive"), "chain": Strategy("dflash", depth=choice.nodes or None)}
         strategy = shape.get(choice.kind) or Strategy("ddtree", nodes=choice.nodes)
         rows = []
@@ -92,9 +99,12 @@ def slow_steps(traces: TraceSet, policy: Policy, costs: StepCosts, size: int) ->
             lead = [next((d for d, rank in enumerate(each) if rank != 0), len(each)) for each in ranks]
             accepted = [row[2] for row in rows]
             control.learn(kept_of(accepted, [min(a, b) for a, b in zip(accepted, lead, strict=True)], traces.depth))
-        found.append((choice, rows))
+        found.append((choice, rows, gone))
         for row, (_, _, accepted_) in zip(active, rows, strict=True):
             row[1] += accepted_ + 1
+            each = traces.traces[row[0]]
+            if row[1] >= each.anchors:
+                ended.append((len(found) - 1, each.prompt_tokens + each.anchors))
         retire(traces, active)
 
 
@@ -137,13 +147,15 @@ def offer(traces: TraceSet, active: list[list[int]], control: Control) -> Offer:
     policy=st.sampled_from(POLICIES),
     costs=st.sampled_from(COSTS),
     step=st.sampled_from([None, 0.5]),
+    late=st.integers(0, 2),
 )
 def test_a_policy_is_replayed_step_by_step(
-    seed: int, size: int, policy: Policy, costs: Costs, step: float | None
+    seed: int, size: int, policy: Policy, costs: Costs, step: float | None, late: int
 ) -> None:
     traces = random_traces(seed, requests=6, step=step)
-    steps = replay_policy(Offers.of(traces, CANDIDATES), policy, costs, size)
-    wanted = slow_steps(traces, policy, costs, size)
+    offers = Offers.of(traces, CANDIDATES)
+    steps = replay_policy(offers, policy, costs, size, late=late)
+    wanted = slow_steps(traces, policy, costs, size, late)
     starts = np.concatenate([[0], steps.rows.cumsum()])
     found = [
         (
@@ -157,8 +169,35 @@ def test_a_policy_is_replayed_step_by_step(
         )
         for place, a, b in zip(steps.place, starts, starts[1:], strict=False)
     ]
-    assert found == wanted
+    assert found == [(choice, rows) for choice, rows, _ in wanted]
     assert steps.emitted.sum() == traces.anchors
+    assert steps.late.tolist() == [len(gone) for _, _, gone in wanted]
+    assert steps.milliseconds(offers, costs).tolist() == pytest.approx([paid(traces, costs, *each) for each in wanted])
+
+
+def paid(traces: TraceSet, costs: StepCosts, choice: Choice, rows: list[Any], gone: list[int]) -> float:
+    """Of one step, rows that have ended included."""
+    lengths = [traces.traces[request].prompt_tokens + anchor for request, anchor, _ in rows] + gone
+    where = len(lengths), sum(lengths) / len(lengths)
+    if choice == PLAIN_CHOICE:
+        return float(costs.autoregressive_ms(*where))
+    return float((costs.chain_ms if choice.kind == "chain" else costs.round_ms)(choice.verify_width, *where))
+
+
+def test_one_place_and_a_late_end_cost_a_step_a_request() -> None:
+    """All requests but the last pay one step more, of the same kind."""
+    traces = random_traces(6, requests=7)
+    offers, costs = Offers.of(traces, CANDIDATES), Costs(read=0.0)
+    asked = sum(each.anchors > 0 for each in traces.traces)
+    last = traces.traces[-1].anchors > 0
+    for choice in (Choice("tree", 4), PLAIN_CHOICE):
+        once, more = (replay_policy(offers, Fixed(choice), costs, 1, late=late) for late in (0, 1))
+        one = once.milliseconds(offers, costs)[0]
+        extra = more.milliseconds(offers, costs).sum() - once.milliseconds(offers, costs).sum()
+        assert extra == pytest.approx((asked - last) * one)
+        assert more.outcome(offers).rounds.tolist() == once.outcome(offers).rounds.tolist()
+    with pytest.raises(ConfigError, match="late=-1"):
+        replay_policy(offers, Fixed(PLAIN_CHOICE), costs, 1, late=-1)
 
 
 def test_policies_do_choose() -> None:

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from ddbench.adaptive import Candidates
-from ddbench.cost import Point, load_cost
+from ddbench.cost import CostModel, Point, load_cost
 from ddbench.cost.file import save_cost
 from ddbench.errors import ConfigError
 from ddbench.replay import Trace
@@ -144,6 +144,20 @@ def trace() -> Trace:
     output, tail = (np.arange(length, dtype=np.int32) for length in (9, 2))
     key = Key("p", 0, "made", "a", 0, 0, 0.0)
     return Trace(key, 200, "length", 0, offers.astype(np.float32), ranks.astype(np.int16), output, tail)
+
+
+def test_ends_are_seen_as_late_as_on_the_engine_that_was_timed(tmp_path: Path) -> None:
+    """One prompt three times in one place: 8 tokens each, and a step more for the two that another waits for."""
+    cost = load_cost(cost_file(tmp_path / "cost.json"))
+    overlapping = replace(cost, fingerprint={**SETUP, "overlap": "True"})
+
+    def found(own: CostModel) -> Row:
+        rows, _ = compare("g", 0.0, [trace()], Candidates((3,), ()), own, [1], ["cost_optimal"], 3)
+        return next(row for row in rows if row.kind == "autoregressive")
+
+    at_once, late = found(cost), found(overlapping)
+    assert (at_once.steps, late.steps, late.rounds, late.emitted) == (24, 26, 24, 24)
+    assert at_once.tokens_per_s / late.tokens_per_s == pytest.approx(26 / 24)
 
 
 def test_a_step_without_a_price_is_no_speed(tmp_path: Path) -> None:

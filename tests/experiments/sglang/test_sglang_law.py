@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 from experiments.evidence.shards import shipped_prompts
 from experiments.sglang_evidence import law, run
@@ -161,23 +164,46 @@ def test_which_tests_decide_is_a_rule_of_dtype_and_law() -> None:
 # ---- on the tiny target
 
 
+def flatter(target: Path, folder: Path, factor: float) -> Path:
+    """The same target with logits of ``factor`` times its own: a law of another temperature."""
+    shutil.copytree(target, folder)
+    weights = load_file(target / "model.safetensors")
+    weights["model.norm.weight"] *= factor
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    return folder
+
+
 def test_the_shard_from_engines_to_its_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Few draws of the stand-in's engines: every arm and the pair are there, with the steps and the reference's law."""
+    """Few draws of the stand-in's engines: both ways of speculation have the law, and an arm that has not is told."""
     monkeypatch.setenv("PYTHONPATH", str(STAND_IN))
-    small = {"SAMPLES": 12, "IN_FLIGHT": 4, "PROMPTS": 1, "LATER": (4,), "LENGTH": 5, "LAWS": {"top_p": NUCLEUS}}
-    for name, value in small.items():
+    wrong = flatter(asset_path("asset://target"), tmp_path / "flatter", 0.1)
+    arms = [replace(arm, extra={"model_path": str(wrong)}) if arm.name == "planted" else arm for arm in law.ARMS]
+    monkeypatch.setattr(run, "shipped_prompts", lambda assets: shipped_prompts(assets)[107:])  # short, and undecided
+    laws = {"top_k": {"temperature": 1.0, "top_k": 3}}
+    small = {"SAMPLES": 40, "IN_FLIGHT": 4, "PROMPTS": 1, "LATER": (2,), "LENGTH": 3, "LAWS": laws}
+    for name, value in {**small, "ARMS": arms}.items():
         monkeypatch.setattr(law, name, value)
-    config = {"shard": "law", "python": None, "dtype": "bfloat16", "batches": None, "prompts": None, "gpus": 1}
-    config |= {"restart": 1, "limit_s": 240, "arms": ["autoregressive", "dflash", "ddtree"]}
+    config = {"shard": "law", "python": None, "dtype": "float32", "batches": None, "prompts": None, "gpus": 1}
+    config |= {"restart": 1, "limit_s": 240, "arms": ["autoregressive", "dflash", "ddtree", "planted"]}
     run.run(config | {"folder": str(tmp_path), "output": str(tmp_path / "e.json")}, "id")
-    found = json.loads((tmp_path / "law.json").read_text())["measured"]
-    assert (found["failed"], found["slack_logits"]) == ({}, 0.5)
-    told = found["laws"]["top_p"]
-    assert set(told) == {"sampling", "dflash", "ddtree", "dflash=ddtree", "against_reference"}
-    assert set(told["against_reference"]) == {"autoregressive", "dflash", "ddtree"}
+    found = json.loads((tmp_path / "law_float32.json").read_text())["measured"]
+    assert (found["failed"], found["slack_logits"]) == ({}, law.TIES["float32"])
+    told = found["laws"]["top_k"]
+    assert set(told) == {"sampling", "dflash", "ddtree", "planted", "dflash=ddtree", "against_reference"}
+    assert {name: told[name]["agrees"] for name in told if "agrees" in told[name]} == {
+        "dflash": True,
+        "ddtree": True,
+        "dflash=ddtree": True,
+        "planted": False,
+    }
     for name in ("dflash", "ddtree", "dflash=ddtree"):
-        assert (told[name]["decided_by"], told[name]["steps"]["outside"]) == (["steps"], [0, 0])
-        assert told[name]["agrees"] is not False
+        assert told[name]["decided_by"] == ["early", "later", "steps"]
+        assert told[name]["steps"]["outside"] == [0, 0]
+        assert min(told[name]["cells"], told[name]["later"]["cells"], told[name]["steps"]["first"]["cells"]) > 1
+    for name in ("autoregressive", "dflash", "ddtree"):
+        against_reference = told["against_reference"][name]
+        assert against_reference["cells"] > 1
+        assert against_reference["p"] > law.LEVEL
 
 
 @pytest.fixture(scope="module")

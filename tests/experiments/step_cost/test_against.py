@@ -10,11 +10,12 @@ from typing import Any
 
 import pytest
 
+from benchmarks.loop_rules import measure
 from ddbench.cost import CostModel, Point, load_cost
 from ddbench.cost.file import save_cost
 from ddbench.errors import ConfigError
 from experiments.sglang_evidence.synthetic import LENGTHS, OUTPUT
-from experiments.step_cost.against import against, summary
+from experiments.step_cost.against import against, measured_of, summary
 from experiments.step_cost.whole_rounds import whole_rounds
 
 SETUP = {
@@ -113,6 +114,12 @@ def test_another_cost_file_of_the_same_setup(cost: CostModel, tmp_path: Path) ->
     save_cost(tmp_path / "far.json", {**setup, "device": "another"}, points, {})
     with pytest.raises(ConfigError, match=r"step_cost\.against=.*device is NVIDIA H200 there and another here"):
         against(cost, str(tmp_path / "far.json"))
+    save_cost(tmp_path / "apart.json", setup, {"prefill": points["prefill"]}, {})
+    with pytest.raises(ConfigError, match="of what was measured: autoregressive, dflash, ddtree"):
+        against(cost, str(tmp_path / "apart.json"))
+    (tmp_path / "cut.json").write_text((tmp_path / "other.json").read_text()[:-20])
+    with pytest.raises(ConfigError, match=r"step_cost\.against=.*or a cost file"):
+        against(cost, str(tmp_path / "cut.json"))
 
 
 @pytest.mark.parametrize(
@@ -121,6 +128,7 @@ def test_another_cost_file_of_the_same_setup(cost: CostModel, tmp_path: Path) ->
         ("step_cost_h200", "sglang", "step_cost_h200_against"),
         ("step_cost_h200", "step_cost_h200_tiles", "step_cost_h200_against_tiles"),
         ("step_cost_h200_tiles", "sglang", "step_cost_h200_tiles_against"),
+        ("step_cost_h200_tiles", "sglang_rounds_64_earlier", "step_cost_h200_tiles_against_earlier"),
     ],
 )
 def test_what_the_evidence_says_is_what_the_code_says(fitted: str, held: str, kept: str) -> None:
@@ -131,6 +139,16 @@ def test_what_the_evidence_says_is_what_the_code_says(fitted: str, held: str, ke
     assert summary(found) == measured["errors"]
     assert measured["against"] == f"{held}.json"
     assert [each.error for each in found] == pytest.approx([row["error"] for row in measured["rows"]], abs=1e-4)
+
+
+def test_the_evidence_of_the_loops_rules_is_what_the_benchmark_says() -> None:
+    place = Path(__file__).parents[3] / "docs" / "evidence"
+    kept = json.loads((place / "step_cost_h200_loop.json").read_text(encoding="utf-8"))["measured"]["rows"]
+    cost, rounds = (load_cost(place / f"step_cost_h200{name}.json") for name in ("", "_tiles"))
+    found = measure(cost, measured_of(cost, str(place / "sglang.json"), "speeds"), rounds)
+    for row, told in zip(found, kept, strict=True):
+        assert {**row, "median": 0, "worst": 0} == {**told, "median": 0, "worst": 0}
+        assert [row["median"], row["worst"]] == pytest.approx([told["median"], told["worst"]], abs=2e-4)
 
 
 def test_the_law_of_rounds_against_all_ways_to_emit() -> None:
@@ -144,6 +162,8 @@ def test_the_law_of_rounds_against_all_ways_to_emit() -> None:
     assert set(law) == {3, 4}
     assert whole_rounds(1.0, 127) == {127: 1.0}
     assert whole_rounds(4.0, 9) == {3: 1.0}
+    with pytest.raises(ConfigError, match=r"length=0\.5: tokens a round >= 1"):
+        whole_rounds(0.5, 3)
     assert sum(rounds * chance for rounds, chance in whole_rounds(6.91, 127).items()) > 127 / 6.91
 
 
