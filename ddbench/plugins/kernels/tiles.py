@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 MOST_SPLITS = 32
 LEAST_POSITIONS = 128  # of a split: below that, joining costs more than it saves
+RESERVED = 1024  # bytes of shared memory that a program takes beside its own
 BLOCKS_PER_PROCESSOR = 2  # programs that one multiprocessor runs at once
 
 
@@ -44,7 +45,7 @@ def tile_of(query_rows: int, head_size: int, element: int, limit: int) -> Tile:
     # are even with them at 2048. Stages overlap the next steps' loads with this step's products.
     for n, stages in ((32, 3), (32, 2), (32, 1), (16, 1)):
         tile = Tile(m, n, 4, stages)
-        if tile.bytes(head_pad, element) <= limit - 1024:
+        if tile.bytes(head_pad, element) <= limit - RESERVED:
             return tile
     raise ValueError(f"head_size={head_size}: no attention tile fits into {limit} bytes of shared memory")
 

@@ -18,10 +18,13 @@ class DDTreeDraftInput(DFlashDraftInputV2):  # type: ignore[misc]
 
     def prepare_for_decode(self, batch: Any) -> None:
         spec = get_spec()
-        if spec.speculative_num_draft_tokens >= spec.speculative_dflash_block_size:
+        window = _window(
+            spec.speculative_num_draft_tokens, spec.speculative_dflash_block_size, spec.speculative_eagle_topk
+        )
+        if window == spec.speculative_num_draft_tokens:
             super().prepare_for_decode(batch)
             return
-        with spec.override(speculative_num_draft_tokens=Sizes.of(spec).window):
+        with spec.override(speculative_num_draft_tokens=window):
             super().prepare_for_decode(batch)
 
     @classmethod
@@ -35,6 +38,12 @@ class DDTreeDraftInput(DFlashDraftInputV2):  # type: ignore[misc]
             new_seq_lens=new_seq_lens.to(torch.int64),
             hidden_states=hidden,
         )
+
+
+@cache
+def _window(verify_width: int, block: int, top_k: int) -> int:
+    """A server has one such triple, and asks every round."""
+    return Sizes(verify_width, block, top_k).window
 
 
 @cache

@@ -22,7 +22,7 @@ from ddbench.plugins.sglang.refused import Refused
 
 
 @dataclass(frozen=True)
-class Window:
+class VerifyRows:
     """The verify windows of a batch: slots and positions ``[rows, width]``, the same row after row, and what the pass
     is told of the trees."""
 
@@ -41,14 +41,14 @@ class Stage:
     def __init__(self, width: int, trees: Trees, slots: Tensor, positions: Tensor) -> None:
         self.width, self.trees, self.slots, self.positions = width, trees, slots, positions
         self.graphs: Any = None
-        self._windows: dict[int, Window] = {}
+        self._rows: dict[int, VerifyRows] = {}
 
-    def of(self, rows: int) -> Window:
-        """The first ``rows`` of the tables; made once, as `window.Windows.of`."""
-        found = self._windows.get(rows)
+    def rows(self, rows: int) -> VerifyRows:
+        """The first ``rows`` of the tables; made once, as `Tables.draft_rows`."""
+        found = self._rows.get(rows)
         if found is None:
             slots, positions = self.slots[:rows], self.positions[:rows]
-            found = self._windows[rows] = Window(
+            found = self._rows[rows] = VerifyRows(
                 slots,
                 positions,
                 flat_slots=slots.view(-1),

@@ -34,9 +34,9 @@ from ddbench.plugins.sglang.refused import Refused, say
 from ddbench.plugins.sglang.sampler import TreeSampler
 from ddbench.plugins.sglang.setup import check_adaptive, setup_of
 from ddbench.plugins.sglang.stages import Stage, capture
+from ddbench.plugins.sglang.tables import Lengths, Tables
 from ddbench.plugins.sglang.trace import Trace
 from ddbench.plugins.sglang.verify_attention import VerifyAttention, install
-from ddbench.plugins.sglang.window import Windows
 
 
 class TreeWorker(DFlashWorkerV2):  # type: ignore[misc]
@@ -52,7 +52,7 @@ class TreeWorker(DFlashWorkerV2):  # type: ignore[misc]
         self.sizes = sizes
         self.caps: Caps = caps_at_start(sizes)
         self.trees: Trees | None = None
-        self.windows: Windows | None = None
+        self.tables: Tables | None = None
         self.sampler: TreeSampler | None = None
         self.walks: tuple[Walk, ...] = ()
         self.kv_table: Any = None
@@ -97,14 +97,14 @@ class TreeWorker(DFlashWorkerV2):  # type: ignore[misc]
         rows = self._most_rows()
         self.trees = Trees(rows, self.sizes.verify_width, self.sizes.block, self.device)
         self.trees.limit(self.caps)
-        self.windows = Windows(rows, self.sizes, self.device)
+        self.tables = Tables(rows, self.sizes, self.device)
         self.walks = tuple(Walk(rows, self.sizes.block, self.device) for _ in range(2))
         if is_recurrent(self.model_runner):
             self.states = States(self.target_worker, rows, self.sizes, self.device)
         head = getattr(self.model_runner.model, "lm_head", None)
         self.recorder = Recorder.of(None, rows, self.sizes, self.device)
         self.sampler = TreeSampler(ops, self.trees, self.sizes, head, get_tp_group(), self.recorder)
-        self._stage = Stage(self.sizes.verify_width, self.trees, self.windows.slots, self.windows.positions)
+        self._stage = Stage(self.sizes.verify_width, self.trees, self.tables.slots, self.tables.positions)
         self.stages = {self._stage.width: self._stage}
         self._set_up_pilot(rows)
         with self.drafter_settings():
@@ -194,16 +194,16 @@ class TreeWorker(DFlashWorkerV2):  # type: ignore[misc]
         self.recorder.set(mode)
         say(f"recording is now {mode}")
 
-    def _next_stage(self, rows: int, host_lens: Tensor) -> Stage:
-        """The verify pass of the round that is launched now; ``host_lens`` as `Windows.bound` has them."""
+    def _next_stage(self, rows: int, lens: Lengths) -> Stage:
+        """The verify pass of the round that is launched now."""
         if self.pilot is None:
             return self.stages[self.sizes.verify_width]
-        return self.stages[self.pilot.next(rows, float(host_lens.float().mean()))]
+        return self.stages[self.pilot.next(rows, lens.mean)]
 
-    def _look(self, rows: int, host_lens: Tensor, walk: Walk) -> None:
+    def _look(self, rows: int, lens: Lengths, walk: Walk) -> None:
         """Lets the policy see the round that was just walked, when it has arrived."""
         if self.pilot is not None and self._stage.drafts:
-            self.pilot.sightings.add(rows, self._stage.width, float(host_lens.float().mean()), walk)
+            self.pilot.sightings.add(rows, self._stage.width, lens.mean, walk)
 
     def _record(self, batch: Any, walk: Walk) -> None:
         """Writes the round that was just walked, where that is asked for; one rank speaks for all."""

@@ -18,6 +18,7 @@ from ddbench.plugins.sglang.compat import simulated_length
 from ddbench.plugins.sglang.kernels.buffers import Walk
 from ddbench.plugins.sglang.masks import place_for
 from ddbench.plugins.sglang.options import Sizes
+from ddbench.plugins.sglang.tables import Lengths
 from ddbench.plugins.sglang.verify_input import verify_input
 from ddbench.plugins.sglang.worker import TreeWorker
 
@@ -41,14 +42,14 @@ class DDTreeWorker(TreeWorker):
 
     def _round(self, batch: Any, on_publish: Any) -> Any:
         assert self.trees is not None
-        assert self.windows is not None
-        sizes, windows, ops = self.sizes, self.windows, self.ops
+        assert self.tables is not None
+        sizes, tables, ops = self.sizes, self.tables, self.ops
         rows, seq_lens = len(batch.seq_lens), batch.seq_lens
         seq_lens.record_stream(torch.cuda.current_stream())
         draft_input = batch.spec_info
-        host_lens = windows.bound(batch, draft_input, sizes.block)
-        stage = self._stage = self._next_stage(rows, host_lens)
-        block, slots = windows.of(rows), stage.of(rows).slots
+        lens = tables.bound(batch, draft_input, sizes.block)
+        stage = self._stage = self._next_stage(rows, lens)
+        block, slots = tables.draft_rows(rows), stage.rows(rows).slots
         ops.prepare(
             draft_input.bonus_tokens,
             seq_lens,
@@ -61,9 +62,9 @@ class DDTreeWorker(TreeWorker):
             slots,
         )
         if stage.drafts:
-            self._draft(batch, rows, host_lens)
+            self._draft(batch, rows, lens)
         trees = stage.take(self.trees, rows, draft_input.bonus_tokens)
-        logits_output, in_graph = self._verify(batch, rows, host_lens)
+        logits_output, in_graph = self._verify(batch, rows, lens)
         sampling = batch.sampling_info
         if sampling is not None:
             apply_dflash_verify_logits_adjustments(
@@ -79,7 +80,7 @@ class DDTreeWorker(TreeWorker):
         if self._trace is not None:
             self._trace.write(batch, trees, walk, in_graph)
         self._record(batch, walk)
-        self._look(rows, host_lens, walk)
+        self._look(rows, lens, walk)
         new_seq_lens = walk.new_seq_lens[:rows]
         if on_publish is not None:
             on_publish(new_seq_lens)
@@ -101,20 +102,20 @@ class DDTreeWorker(TreeWorker):
         """The target's token after every entry, ``[R, N]``: in every version's round, and nowhere else."""
         return self._agreed(choose(logits, sampling, self._stage.width), sampling)
 
-    def _draft(self, batch: Any, rows: int, host_lens: Tensor) -> None:
+    def _draft(self, batch: Any, rows: int, lens: Lengths) -> None:
         """The drafter's pass over its blocks, and the trees of it: in its graph, or after it where it has none."""
-        assert self.windows is not None
+        assert self.tables is not None
         assert self.sampler is not None
-        forward_batch = self._block_batch(batch, rows, host_lens)
+        forward_batch = self._block_batch(batch, rows, lens)
         with self._drafting(batch, rows, forward_batch), torch.inference_mode():
             drafted = self.draft_model_runner.forward(forward_batch)
             if not (drafted.can_run_graph and self._draft_sampler is not None):
-                self.sampler(drafted.logits_output.hidden_states, self.windows.of(rows).flat_ids)
+                self.sampler(drafted.logits_output.hidden_states, self.tables.draft_rows(rows).flat_ids)
 
-    def _block_batch(self, batch: Any, rows: int, host_lens: Tensor, **more: Any) -> ForwardBatch:
+    def _block_batch(self, batch: Any, rows: int, lens: Lengths, **more: Any) -> ForwardBatch:
         """The drafter's pass as SGLang is told of it; ``more``: what a version adds."""
-        assert self.windows is not None
-        block = self.windows.of(rows)
+        assert self.tables is not None
+        block = self.tables.draft_rows(rows)
         embeds = self._embed(block.ids)
         return ForwardBatch(
             forward_mode=ForwardMode.TARGET_VERIFY,
@@ -123,8 +124,8 @@ class DDTreeWorker(TreeWorker):
             req_pool_indices=batch.req_pool_indices,
             seq_lens=batch.seq_lens,
             out_cache_loc=block.flat_slots,
-            seq_lens_sum=self.windows.tokens,
-            seq_lens_cpu=host_lens,
+            seq_lens_sum=lens.total,
+            seq_lens_cpu=lens.each,
             positions=block.flat_chain,
             input_embeds=embeds.view(-1, embeds.shape[-1]),
             spec_algorithm=SpeculativeAlgorithm.DFLASH,
@@ -147,15 +148,14 @@ class DDTreeWorker(TreeWorker):
 
     def _draft_places(self, rows: int) -> Tensor:
         """Cache places of the drafter's blocks, ``[R * B]``."""
-        assert self.windows is not None
-        return self.windows.of(rows).flat_slots
+        assert self.tables is not None
+        return self.tables.draft_rows(rows).flat_slots
 
-    def _verify(self, batch: Any, rows: int, host_lens: Tensor) -> tuple[Any, bool]:
+    def _verify(self, batch: Any, rows: int, lens: Lengths) -> tuple[Any, bool]:
         """The target's pass over the trees: its output, and whether a graph ran."""
-        assert self.windows is not None
-        sizes, stage, tokens = self.sizes, self._stage, self.windows.tokens
-        window = stage.of(rows)
-        place = place_for(self.model_runner, rows, stage.width, tokens, window.slots.device)
+        sizes, stage = self.sizes, self._stage
+        window = stage.rows(rows)
+        place = place_for(self.model_runner, rows, stage.width, lens.total, window.slots.device)
         place.write(self.ops, stage.trees, batch.seq_lens, window.positions)
         told = verify_input(
             stage.width,
@@ -171,7 +171,7 @@ class DDTreeWorker(TreeWorker):
         )
         batch.out_cache_loc = window.flat_slots
         lens_cpu, lens_sum = batch.seq_lens_cpu, batch.seq_lens_sum
-        batch.seq_lens_cpu, batch.seq_lens_sum = host_lens.clone(), tokens
+        batch.seq_lens_cpu, batch.seq_lens_sum = lens.each.clone(), lens.total
         with stage.bound(self.model_runner):
             forward_batch, _ = told.prepare_for_verify(batch, self.target_worker)
             batch.seq_lens_cpu, batch.seq_lens_sum = lens_cpu, lens_sum
@@ -199,11 +199,11 @@ class DDTreeWorker(TreeWorker):
         A step without the drafter verified its roots alone: their features are all there is, and nothing is projected
         for the rest of a block.
         """
-        assert self.windows is not None
+        assert self.tables is not None
         if hidden is None:
             raise RuntimeError("ddbench: the verify pass returned no hidden states")
         block = self.sizes.block
-        places, positions = self._draft_places(rows).view(rows, block), self.windows.of(rows).chain
+        places, positions = self._draft_places(rows).view(rows, block), self.tables.draft_rows(rows).chain
         if self._stage.drafts:
             gathered = torch.empty((rows * block, hidden.shape[-1]), dtype=hidden.dtype, device=hidden.device)
             self.ops.gather_rows(walk, hidden, gathered)

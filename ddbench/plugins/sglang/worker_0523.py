@@ -15,6 +15,7 @@ from torch import Tensor
 from ddbench.plugins.sglang import worker_0517
 from ddbench.plugins.sglang.options import Sizes
 from ddbench.plugins.sglang.refused import Refused
+from ddbench.plugins.sglang.tables import Lengths
 from ddbench.plugins.sglang.worker import TreeWorker
 
 
@@ -58,7 +59,7 @@ class DDTreeWorker(worker_0517.DDTreeWorker):
             read_extent=slots.shape[1],
         )
 
-    def _block_batch(self, batch: Any, rows: int, host_lens: Tensor, **more: Any) -> ForwardBatch:
+    def _block_batch(self, batch: Any, rows: int, lens: Lengths, **more: Any) -> ForwardBatch:
         tokens = rows * self.sizes.block
         padded = (
             torch.full((), tokens, dtype=torch.int32, device=self.device) if enable_num_token_non_padded() else None
@@ -66,7 +67,7 @@ class DDTreeWorker(worker_0517.DDTreeWorker):
         return super()._block_batch(
             batch,
             rows,
-            host_lens,
+            lens,
             num_token_non_padded=padded,
             global_num_token_non_padded_cpu=tokens,
             can_run_decode_cuda_graph=batch.can_run_decode_cuda_graph,
@@ -74,8 +75,8 @@ class DDTreeWorker(worker_0517.DDTreeWorker):
         )
 
     def _drafting(self, batch: Any, rows: int, forward_batch: ForwardBatch) -> AbstractContextManager[Any]:
-        assert self.windows is not None
-        self._draft_plan = self._plan(batch, self.windows.of(rows).slots)
+        assert self.tables is not None
+        self._draft_plan = self._plan(batch, self.tables.draft_rows(rows).slots)
         self._draft_plan.bind(forward_batch, self.draft_model_runner.kv_index_translator)
         context: AbstractContextManager[Any] = draft_tp_context(self.draft_parallel_layout)
         return context

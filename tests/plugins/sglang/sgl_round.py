@@ -21,7 +21,7 @@ from ddbench.plugins.sglang.kernels.buffers import Trees, Walk
 from ddbench.plugins.sglang.options import Sizes
 from ddbench.plugins.sglang.sampler import TreeSampler
 from ddbench.plugins.sglang.stages import Stage
-from ddbench.plugins.sglang.window import Windows
+from ddbench.plugins.sglang.tables import Tables
 from ddbench.plugins.sglang.workers import worker_of
 
 ASSETS = Path(__file__).resolve().parents[3] / "ddbench" / "assets"
@@ -192,12 +192,12 @@ def made_up(patch: Any, sizes: Sizes, arguments: Any) -> Any:
         "draft_model": None,
         "ops": torch_ops,
         "trees": Trees(ROWS, sizes.verify_width, BLOCK, "cpu"),
-        "windows": Windows(ROWS, sizes, "cpu"),
+        "tables": Tables(ROWS, sizes, "cpu"),
         "walks": tuple(Walk(ROWS, BLOCK, "cpu") for _ in range(2)),
         "got": [],
     }
     made.trees.limit(made.caps)
-    made._stage = Stage(sizes.verify_width, made.trees, made.windows.slots, made.windows.positions)
+    made._stage = Stage(sizes.verify_width, made.trees, made.tables.slots, made.tables.positions)
     made.stages = {sizes.verify_width: made._stage}
     made.sampler = TreeSampler(torch_ops, made.trees, sizes, head, group)
     patch.setattr(kind, "_first_rank", lambda self: True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +14,7 @@ from benchmarks.attention_grid import (
     Device,
     Point,
     copies_of,
+    evidence_of,
     judged,
     name_of,
     points,
@@ -24,6 +26,7 @@ from benchmarks.attention_grid import (
 )
 from ddbench.plugins.sglang.kernels.attention_plan import Plan
 
+EVIDENCE = Path(__file__).parents[3] / "docs" / "evidence"
 H200 = Device(132, 227 * 1024, 50 * 2**20)
 PRO_6000 = Device(188, 99 * 1024, 128 * 2**20)
 ALL = points([16, 32, 64, 128], [1, 2, 4, 8, 16, 32, 64], [256, 1024])
@@ -69,6 +72,25 @@ def test_judges_shapes_by_their_ratio_to_the_chain() -> None:
     lines = list(table(rows, verdicts))
     assert len(lines) == 1 + 3 + 3
     assert name_of(Plan(winner, 1)) in lines[1]
+
+
+def test_a_run_becomes_a_file_of_evidence() -> None:
+    """Of the last line that it prints; the committed files have the same fields, and the newer one the same rows."""
+    line = {"benchmark": "verify_attention", "gpu": "H", "torch": "2", "triton": "3", "sglang": "0.5.17"}
+    line |= {"verdicts": [1], "rows": [2], "skipped": [], "compile_s": 3.0}
+    made = evidence_of(line, "python x", "2026-11-30", "580", "3.12")
+    assert made["measured"] == {"verdicts": [1], "rows": [2], "skipped": [], "compile_s": 3.0}
+    assert made["versions"] == {"python": "3.12", "torch": "2", "triton": "3", "sglang": "0.5.17"}
+    for name in ("sglang_attention", "sglang_attention_spot"):
+        kept = json.loads((EVIDENCE / f"{name}.json").read_text())
+        assert list(kept) == list(made)
+        assert [list(kept[field]) for field in ("versions", "measured")] == [
+            list(made["versions"]),
+            list(made["measured"]),
+        ]
+    plans = {name for row in kept["measured"]["rows"] for name in row["us"]}
+    known = {name_of(each) for point in points([16, 64], [1, 3, 8], [256, 4096]) for each in tried(point, H200)}
+    assert plans <= known
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="says what it needs where there is no GPU")

@@ -129,7 +129,7 @@ def test_a_sequence_that_runs_to_the_contexts_end(width: int, top_k: int, monkey
         rounds_left -= len(text) >= most
         found = worker.forward_batch_generation(one_row(lens, draft_input))
         assert int(lens) + sizes.window <= CONTEXT
-        assert int(worker.windows.slots[0].max()) <= CONTEXT, "row 0 of the slot table"
+        assert int(worker.tables.slots[0].max()) <= CONTEXT, "row 0 of the slot table"
         for token in found.next_token_ids[: int(found.accept_lens)].tolist():
             assert token == int(worker._target_worker.table[text[-1]].argmax())
             text.append(token)

@@ -13,8 +13,8 @@ import torch
 from ddbench.plugins.sglang import torch_ops as ops
 from ddbench.plugins.sglang.kernels.buffers import Caps, Trees, Walk
 from ddbench.plugins.sglang.options import Sizes
+from ddbench.plugins.sglang.tables import Tables
 from ddbench.plugins.sglang.trace import Trace
-from ddbench.plugins.sglang.window import Windows
 
 SIZES = Sizes(5, 4, 2)
 LENS = torch.tensor([7, 30])
@@ -34,17 +34,18 @@ def batch(host: torch.Tensor | None) -> Any:
     ],
 )
 def test_the_hosts_bound_holds(host: torch.Tensor | None, draft_input: Any, expected: list[int]) -> None:
-    windows = Windows(3, SIZES, "cpu")
-    found = windows.bound(batch(host), draft_input, SIZES.block)
-    assert found.tolist() == expected
-    assert (found >= LENS).all()
-    assert found.data_ptr() == windows.host_lens.data_ptr()
+    tables = Tables(3, SIZES, "cpu")
+    found = tables.bound(batch(host), draft_input, SIZES.block)
+    assert found.each.tolist() == expected
+    assert (found.each >= LENS).all()
+    assert (found.total, found.mean) == (sum(expected), sum(expected) / 2)
+    assert found.each.data_ptr() == tables.host_lens.data_ptr()
 
 
-def test_windows_have_their_widths() -> None:
-    windows = Windows(3, SIZES, "cpu")
-    assert windows.block_ids.shape == windows.chain.shape == windows.draft_slots.shape == (3, 4)
-    assert windows.slots.shape == windows.positions.shape == (3, 5)
+def test_tables_have_their_widths() -> None:
+    tables = Tables(3, SIZES, "cpu")
+    assert tables.block_ids.shape == tables.chain.shape == tables.draft_slots.shape == (3, 4)
+    assert tables.slots.shape == tables.positions.shape == (3, 5)
 
 
 def test_the_trace_has_a_line_a_row(tmp_path: Path) -> None:

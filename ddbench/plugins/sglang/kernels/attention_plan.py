@@ -2,18 +2,25 @@
 
 The rule, for stacked queries of ``width * (heads // kv_heads)`` rows a key-value head:
 
-- Tiles of at most `MOST_ROWS` rows: for a head of 128 that is 64 sums in the registers of each thread. With 128 rows
-  and four warps the kernel, as compiled for sm_90 and sm_120, has no registers left and spills.
+- Tiles of at most `MOST_ROWS` rows: for a head of 128 that is 64 sums in the registers of each thread, for one of 256
+  twice as many. With 128 rows of a head of 128 and four warps the kernel, as compiled for sm_90 and sm_120, has no
+  registers left and spills; heads of 256 have not been looked at.
 - Splits of the sequence until there is one program a multiprocessor, none where a batch alone has as many. A sequence
   too short for `LEAST_POSITIONS` a split uses fewer, which the device decides: the host does not know its length.
 
 Measured on an H200 (docs/evidence/sglang_attention.json) in bfloat16 with Qwen3-8B's heads: verify widths 16, 32, 64
-and 128, batch 1 to 64, contexts of 256 and 1024. Of the plans tried it has the least time in the geometric mean of the
-56 points, 1.04 of the best plan's of each point and 1.17 at worst. Two programs a multiprocessor: 1.05, at worst 1.30.
-128 rows by 64 positions with eight warps, for widths 32 and up: 1.06, at worst 1.38. The latter takes 0.86 to 0.92 of
-this rule's time at a context of 1024 and width 64 or 128 (1.07 at width 64, batch 1), but 0.99 to 1.27 at 256, and
-does not fit into 99 KiB of shared memory. In the mean of both contexts it is even at width 64 and 3 % faster at 128.
-Longer contexts, float32, and heads of other sizes have not been timed.
+and 128, batch 1 to 64, contexts of 256 and 1024, once each; splits of 1, 2, 4 and 8, so that width 16 at batch 1 is
+judged with 8 and not with its 16. In the geometric mean of the 56 points the rule takes 1.04 of the time of the best
+plan of each point, and 1.17 at worst; two programs a multiprocessor 1.05, at worst 1.30. No tile that all points have
+does better. Tiles of 128 rows by 64 positions with eight warps, which widths of 32 and up have, take 1.06 in the mean
+of these 42 points, the rule there 1.05. They take 0.86 to 0.92 of this rule's time at a context of 1024 and width 64 or
+128 (1.07 at width 64, batch 1), but 0.99 to 1.27 at 256, and do not fit into 99 KiB of shared memory. In the mean of
+both contexts they are even at width 64 and 3 % faster at 128.
+
+Spot checks (docs/evidence/sglang_attention_spot.json; widths 16 and 64, batch 1, 3 and 8): at a context of 4096 the
+best plan tried takes 0.69 to 0.85 of the rule's time at width 64, with 128 rows and up to 8 splits, and 0.82 to 1.00 at
+width 16. 16 splits at width 16 and batch 1 are even with 8 at 256, and take 0.80 of their time at 4096. Float32 and
+heads of other sizes have not been timed.
 """
 
 from __future__ import annotations

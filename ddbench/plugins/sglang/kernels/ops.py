@@ -10,11 +10,11 @@ from __future__ import annotations
 from functools import cache
 
 import torch
-import triton
 import triton.language as tl
 from torch import Tensor
 
 from ddbench.plugins.kernels.device import processors
+from ddbench.plugins.kernels.tiles import power_of_2
 from ddbench.plugins.kernels.topk_launch import best, candidates
 from ddbench.plugins.sglang.kernels import build as _build
 from ddbench.plugins.sglang.kernels import layout as _layout
@@ -44,9 +44,6 @@ __all__ = [
 
 shard_candidates = best
 kv_table = KVTable.of
-# A round asks for few of these, and Triton's own take a microsecond or two each.
-_power_of_2 = cache(triton.next_power_of_2)
-_parts = cache(triton.cdiv)
 
 ENTRIES = 8  # of a window, that one program of the layout takes
 MASK_CHUNK = 512  # columns of the context that it writes at once
@@ -93,7 +90,7 @@ def prepare(
         req_to_token.shape[1],
         BLOCK=block,
         WIDTH=width,
-        LANES=_power_of_2(max(block, width)),
+        LANES=power_of_2(max(block, width)),
         num_warps=1,
     )
 
@@ -124,8 +121,8 @@ def build(trees: Trees, log_probs: Tensor, ids: Tensor, roots: Tensor) -> None:
         WIDTH=width,
         WORDS=trees.bits.shape[2],
         LANES=_lanes(width),
-        LEVELS_PAD=_power_of_2(levels),
-        CANDIDATES_PAD=_power_of_2(k),
+        LEVELS_PAD=power_of_2(levels),
+        CANDIDATES_PAD=power_of_2(k),
         num_warps=1,
     )
 
@@ -152,7 +149,7 @@ def lay_out(trees: Trees, seq_lens: Tensor, positions: Tensor, mask: Tensor | No
         WORDS=trees.bits.shape[2],
         LANES=_lanes(width),
         ENTRIES=ENTRIES,
-        ROWS_PAD=_power_of_2(trees.rows),
+        ROWS_PAD=power_of_2(trees.rows),
         WITH_MASK=mask is not None,
         WHOLE=whole,
         CHUNK=MASK_CHUNK,
@@ -177,7 +174,7 @@ def write_packed_mask(trees: Trees, seq_lens: Tensor, packed: Tensor, starts: Te
         fill,
         WIDTH=trees.verify_width,
         WORDS=trees.bits.shape[2],
-        ROWS_PAD=_power_of_2(trees.rows),
+        ROWS_PAD=power_of_2(trees.rows),
         BLOCK=PACK_BLOCK,
         num_warps=4,
     )
@@ -220,7 +217,7 @@ def move_kv(out: Walk, slots: Tensor, table: KVTable) -> None:
     block = out.path.shape[1]
     for group in table.groups:
         element, size = _elements(group.slot_bytes)
-        columns = min(CACHE_COLUMNS, _power_of_2(size))
+        columns = min(CACHE_COLUMNS, power_of_2(size))
         _moves.move_cache[(rows, group.buffers, _parts(size, columns))](
             out.path,
             slots,
@@ -229,7 +226,7 @@ def move_kv(out: Walk, slots: Tensor, table: KVTable) -> None:
             WIDTH=width,
             ELEMENT=element,
             SIZE=size,
-            STEPS=_power_of_2(block - 1),
+            STEPS=power_of_2(block - 1),
             COLUMNS=columns,
             num_warps=4,
         )
@@ -290,9 +287,14 @@ def _elements(slot_bytes: int) -> tuple[tl.dtype, int]:
     return next((kind, slot_bytes // size) for size, kind in kinds if slot_bytes % size == 0)
 
 
+def _parts(size: int, each: int) -> int:
+    """Parts of ``each`` that hold ``size``; Triton's own function takes a microsecond or two."""
+    return -(-size // each)
+
+
 def _lanes(width: int) -> int:
     """Lanes of a warp's vectors over a window."""
-    return int(max(32, _power_of_2(width)))
+    return max(32, power_of_2(width))
 
 
 def _dense(**tensors: Tensor) -> None:

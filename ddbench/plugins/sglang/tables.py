@@ -1,9 +1,9 @@
-"""The verify windows of a batch: what a round reads of a request's state once, and never again."""
+"""The tables of a round: what it reads of a request's state once, and never again."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -11,9 +11,20 @@ from torch import Tensor
 from ddbench.plugins.sglang.options import Sizes
 
 
+class Lengths(NamedTuple):
+    """At least the committed length of every row of a batch: int32 ``[rows]`` on the host, and their sum."""
+
+    each: Tensor
+    total: int
+
+    @property
+    def mean(self) -> float:
+        return self.total / len(self.each)
+
+
 @dataclass(frozen=True)
-class Block:
-    """The drafter's blocks of a batch, ``[rows, B]`` of `Windows`, and the same tables row after row."""
+class DraftRows:
+    """The drafter's blocks of a batch, ``[rows, B]`` of `Tables`, and the same tables row after row."""
 
     ids: Tensor
     chain: Tensor
@@ -23,7 +34,7 @@ class Block:
     flat_slots: Tensor
 
 
-class Windows:
+class Tables:
     """Buffers for the rows of a batch, N the verify width and B the drafter's block.
 
     SGLang tells its scheduler before the target's graph is replayed that the slot table has been read; from then on a
@@ -36,7 +47,6 @@ class Windows:
         slots: int64 ``[R, N]``, cache slots of the verify window.
         positions: int64 ``[R, N]``, positions of the tree's entries.
         host_lens: int32 ``[R]`` on the host, at least the committed lengths.
-        tokens: sum of these over the batch that was bound last.
     """
 
     def __init__(self, rows: int, sizes: Sizes, device: torch.device | str) -> None:
@@ -45,19 +55,19 @@ class Windows:
 
         self.block_ids, self.chain, self.draft_slots = table(sizes.block), table(sizes.block), table(sizes.block)
         self.slots, self.positions = table(sizes.verify_width), table(sizes.verify_width)
-        self.host_lens, self.tokens = torch.zeros(rows, dtype=torch.int32), 0
-        self._blocks: dict[int, Block] = {}
+        self.host_lens = torch.zeros(rows, dtype=torch.int32)
+        self._draft_rows: dict[int, DraftRows] = {}
 
-    def of(self, rows: int) -> Block:
+    def draft_rows(self, rows: int) -> DraftRows:
         """The first ``rows`` of the drafter's tables; made once, since a view costs the host a microsecond or two."""
-        found = self._blocks.get(rows)
+        found = self._draft_rows.get(rows)
         if found is None:
             tables = [table[:rows] for table in (self.block_ids, self.chain, self.draft_slots)]
-            found = self._blocks[rows] = Block(*tables, *(table.view(-1) for table in tables))
+            found = self._draft_rows[rows] = DraftRows(*tables, *(table.view(-1) for table in tables))
         return found
 
-    def bound(self, batch: Any, draft_input: Any, slack: int) -> Tensor:
-        """At least the committed length of every row, on the host: ``host_lens`` of this batch.
+    def bound(self, batch: Any, draft_input: Any, slack: int) -> Lengths:
+        """At least the committed lengths of this batch, in ``host_lens``.
 
         The host lags a round behind the device, and a round commits ``slack`` tokens at most.
         """
@@ -71,5 +81,4 @@ class Windows:
             lens.copy_(reserved)
         else:
             lens.copy_(batch.seq_lens)  # waits for the device: as SGLang's own last resort
-        self.tokens = int(lens.sum())
-        return lens
+        return Lengths(lens, int(lens.sum()))
