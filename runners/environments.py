@@ -87,13 +87,20 @@ def our_hash() -> str | None:
     return probe_script.plugin_hash(Path(ddbench.__file__).resolve().parent)
 
 
+def plugin_of(facts: Mapping[str, Any]) -> str | None:
+    """Hash of the plug-in that an engine finds in an environment, whether its arm needs one or not; None without."""
+    theirs = facts["plugin"] or {}
+    found: str | None = theirs.get("hash") if theirs.get("entry_point") else None
+    return found
+
+
 def plugin_problem(facts: Mapping[str, Any]) -> str | None:
     """How the plug-in of an environment differs from this checkout's; None if it is the same and would be found."""
-    theirs = facts["plugin"] or {}
-    if not theirs.get("entry_point"):
+    theirs = plugin_of(facts)
+    if theirs is None:
         return "no ddbench is installed there"
-    if theirs.get("hash") != our_hash():
-        return f"another version of ddbench is installed there (plug-in {theirs.get('hash')}, here {our_hash()})"
+    if theirs != our_hash():
+        return f"another version of ddbench is installed there (plug-in {theirs}, here {our_hash()})"
     return None
 
 

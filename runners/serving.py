@@ -117,15 +117,19 @@ class Serving(ABC):
             self.say(problem)
 
     def _check_plugin(self) -> None:
-        """Somebody may have put another plug-in there since the last start. Raises EngineFailure."""
+        """Which one is there: somebody may have put another there since the last start.
+
+        Raises EngineFailure where trees are to be measured with another than ours.
+        """
         environment = self._environment
         if environment is None:
             return
         engine, python = environment.ENGINE, environment.python
         try:
             facts = environments.ask(self.host, engine, python)
-            environments.check_plugin(self.host, engine, self.spec.device, python, facts)
-            self.plugin = facts["plugin"]["hash"]
+            if "ddtree" in self.options.strategies:
+                environments.check_plugin(self.host, engine, self.spec.device, python, facts)
+            self.plugin = environments.plugin_of(facts)
         except ConfigError as error:
             raise EngineFailure(str(error), "hopeless") from None
 
@@ -138,11 +142,7 @@ class Serving(ABC):
         return server
 
     def _start(self, arm: Arm) -> Server:
-        if "ddtree" in self.options.strategies:
-            self._check_plugin()
-        elif self._environment is not None and self.options.checkout is None:  # it finds it all the same
-            seen_there = self._environment.facts["plugin"] or {}
-            self.plugin = seen_there.get("hash") if seen_there.get("entry_point") else None
+        self._check_plugin()
         command = self.command(arm)
         self._starts += 1
         self.log, self._mark = self._scratch / f"server-{self._starts}.log", 0

@@ -4,7 +4,8 @@ An arm stuck on one token has the highest acceptance of all and every request en
 show it; its text does. Small models loop by themselves on some prompts, hence an arm is judged by the prompts on which
 it is worse than autoregressive decoding was on the same ones, and only an arm that loops nearly everywhere is judged
 by itself. Without an autoregressive arm the others stand in for it; and where most speculative arms agree with one
-another against it, the fault is its own. Nothing is said where there is too little text.
+another against it, the fault is its own. Nothing is said where there is too little text, nor of random weights: those
+loop under every arm, and what such a run is for is the time of a round.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import pandas as pd
 from scipy.stats import binomtest
 
 from reports import baselines
+from reports.guards.random_weights import has_random_weights
 
 if TYPE_CHECKING:
     from reports.points import Point
@@ -79,6 +81,8 @@ def judged(points: list[Point]) -> list[Point]:
 
 def _judged(point: Point, own: pd.DataFrame, beside: Reference | None) -> Point:
     row = point.row | verdict(own, beside)
+    if has_random_weights(row["flags"]):
+        row["degenerate_reason"] = None
     if row["degenerate_reason"] is not None:
         told = f"degenerate output: {row['degenerate_reason']}"
         row["reason"] = "; ".join(filter(None, (row["reason"], told)))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pandas as pd
 
 from reports.frames import records
+from reports.guards.random_weights import has_random_weights
 from reports.sections.text import counted, folded, literal, number, share, table, whole
 
 
@@ -41,8 +42,16 @@ def section(frame: pd.DataFrame) -> list[str]:
 
 
 def _unjudged(measured: pd.DataFrame, judged: pd.DataFrame) -> list[str]:
-    """What could not be judged: arms without text, and arms with nothing to be held against."""
+    """What could not be judged: random weights, arms without text, and arms with nothing to be held against."""
     lines = []
+    random = judged["flags"].map(has_random_weights).astype(bool)
+    if random.any():
+        lines += [
+            f"{counted(int(random.sum()), 'point')} not judged: random weights (`--load-format dummy`). What they "
+            "write means nothing, nor do acceptance and tokens/s that follow from it; times of a round do.",
+            "",
+        ]
+        judged = judged[~random]
     without = len(measured) - len(judged)
     if without:
         lines += [

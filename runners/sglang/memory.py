@@ -1,6 +1,7 @@
 """What a server of a DFlash drafter will hold, computed from the checkpoints before it starts; kept with every cell.
 
-A prediction decides nothing where it is not known, and nothing where ``engine.flags.mem_fraction_static`` is given.
+Weights without files, which a server makes up (``--load-format dummy``), are counted by the configuration. A prediction
+decides nothing where it is not known, and nothing where ``engine.flags.mem_fraction_static`` is given.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from runners.gpu_memory import Gpu
 from runners.hosts import Host
 from runners.sglang.adaptive import widths_of
 from runners.sglang.flags import SglangFlags
+from runners.sglang.parameters import drafter_weights, target_weights
 from runners.sglang.speculation import drafted_tokens
 from runners.sglang.versions import KNOWN
 
@@ -94,7 +96,9 @@ def _predicted(arm: Arm, model: ModelFiles, dtype: str, batch_sizes: tuple[int, 
     odd = [name for name in OTHERWISE_SHAPED if any(config.get(name) for config in configs)]
     if odd:
         return f"a model is not dense with multi-head attention ({odd[0]})"
-    target, drafter = (_model(config, folder, dtype) for config, folder in zip(configs, folders, strict=True))
+    counted = (target_weights, drafter_weights)
+    both = zip(configs, folders, counted, strict=True)
+    target, drafter = (_model(config, _numbers(folder) or count(config), dtype) for config, folder, count in both)
     target = _hybrid(target, configs[0], flags.extra_args)
     block = model.block_size or int(configs[1]["block_size"])
     width = 1 + drafted_tokens(arm.strategy, arm.depth, arm.nodes, block)
@@ -130,7 +134,7 @@ def _free(gpu: dict[str, Any] | None) -> int | None:
     return int((gpu["memory_total_mib"] - gpu["memory_used_mib"]) * MIB)
 
 
-def _model(config: dict[str, Any], folder: Path, dtype: str) -> Model:
+def _model(config: dict[str, Any], weights: int, dtype: str) -> Model:
     size = BYTES.get(dtype, 2)
     heads = int(config["num_attention_heads"])
     return Model(
@@ -141,7 +145,7 @@ def _model(config: dict[str, Any], folder: Path, dtype: str) -> Model:
         hidden=int(config["hidden_size"]),
         intermediate=int(config["intermediate_size"]),
         vocabulary=int(config["vocab_size"]),
-        weight_bytes=_numbers(folder) * size,
+        weight_bytes=weights * size,
         element=size,
         kv_element=size,
     )
@@ -170,7 +174,10 @@ def _hybrid(model: Model, config: dict[str, Any], extra_args: Sequence[str]) -> 
 
 
 def _numbers(folder: Path) -> int:
-    """How many weights a checkpoint has, by the headers of its files. Raises OSError, also for one that is broken."""
+    """How many weights a checkpoint has, by the headers of its files; 0 without files.
+
+    Raises OSError, also for one that is broken.
+    """
     from safetensors import SafetensorError, safe_open
 
     count = 0

@@ -21,10 +21,6 @@ from runners.sglang.flags import SHARE
 from runners.sglang.probe import Environment
 from runners.sglang.speculation import limits
 
-# Its scheduler ends at SIGTERM; its HTTP process looks for one every five seconds (``sigterm_watchdog`` of 0.5.17), and
-# then kills what is left. Nothing is in flight, so that is not waited for.
-GRACE_S = 2.0
-
 
 class SglangServing(Serving):
     """See :class:`runners.serving.Serving`. ``environment`` is None for a server that runs already."""
@@ -46,7 +42,6 @@ class SglangServing(Serving):
             {**launch.environment, **chosen},
             port=self.options.port,
             start_timeout_s=self.options.start_timeout_s,
-            grace_s=GRACE_S,
             gpus=gpus,
             name="the SGLang server",
             host=self.host,

@@ -147,7 +147,7 @@ def attention_bytes(
 
 
 def tables_bytes(requests: int, sizes: Sizes) -> int:
-    """The plug-in's own buffers: `Trees`, two of `Walk`, and `Windows`."""
+    """The plug-in's own buffers: `Trees`, two of `Walk`, and `Tables`."""
     width, block = sizes.verify_width, sizes.block
     trees = width * (3 * 8 + 2 * 4 + 4 * words_of(width))
     walk = block * (4 + 8) + 4 + 8 + 8
@@ -232,16 +232,41 @@ def _inputs(rows: int, width: int, model: Model) -> int:
 def slack_bytes(setup: Setup, target: Model, drafter: Model) -> int:
     """What must stay free beside weights and key-value pools: `parts` but those, passes at work, and `MARGIN`.
 
-    A pass at work is estimated by the widest of a prefill chunk's and a verify pass's MLP, and the distributions that
-    sampling sorts; both are upper bounds for dense models.
+    Passes at work are the captured ones (`captured_bytes`), a prefill chunk or verify pass outside of graphs, whose
+    features are there one by one and joined, and the distributions that sampling sorts. Upper bounds for dense models:
+    none of them uses again what another has left in the allocator.
     """
     found = parts(setup, target, drafter)
     static = sum(size for name, size in found.items() if name not in POOLED)
-    tokens = max(setup.chunk, setup.rows * setup.sizes.verify_width)
-    mlp = tokens * (3 * target.intermediate // setup.ranks + 4 * target.hidden) * target.element
-    taken = tokens * setup.features * target.hidden * target.element  # features of a prefill pass
-    sampling = min(setup.rows * setup.sizes.verify_width, SAMPLED_ROWS) * target.vocabulary * (4 * 4 + 8)
-    return static + mlp + taken + sampling + MARGIN
+    verified = setup.rows * setup.sizes.verify_width
+    tokens = max(setup.chunk, verified)
+    eager = pass_bytes(tokens, target, setup.ranks) + 2 * _features(tokens, setup, target)
+    sampling = min(verified, SAMPLED_ROWS) * target.vocabulary * (4 * 4 + 8)
+    return static + captured_bytes(setup, target, drafter) + eager + sampling + MARGIN
+
+
+def captured_bytes(setup: Setup, target: Model, drafter: Model) -> int:
+    """What graphs hold beyond their static buffers: a private pool has it as long as they live.
+
+    The largest batch's intermediates, of target and drafter, in which smaller batches find room; the target's features
+    before they are joined (the `features` of `parts` are); and its logits as the output head gives them, before
+    ``_copy_logits_to_buffer`` of SGLang's ``logits_processor`` writes them into the float32 ones of `parts`. With
+    several ranks a rank's own share of them is there before the whole.
+    """
+    verified, drafted = setup.rows * setup.sizes.verify_width, setup.rows * setup.sizes.block
+    vocabulary = target.vocabulary + (target.vocabulary // setup.ranks if setup.ranks > 1 else 0)
+    logits = verified * vocabulary * target.element
+    both = pass_bytes(verified, target, setup.ranks) + pass_bytes(drafted, drafter, setup.ranks)
+    return both + _features(verified, setup, target) + logits
+
+
+def pass_bytes(tokens: int, model: Model, ranks: int) -> int:
+    """The widest moment of a dense layer: gate, up and their product, and four tensors of hidden states."""
+    return tokens * (3 * model.intermediate // ranks + 4 * model.hidden) * model.element
+
+
+def _features(tokens: int, setup: Setup, target: Model) -> int:
+    return tokens * setup.features * target.hidden * target.element
 
 
 @dataclass(frozen=True)

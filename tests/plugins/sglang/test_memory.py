@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -14,13 +16,15 @@ from ddbench.plugins.sglang.memory import GIB, Model, Setup
 from ddbench.plugins.sglang.offers import Offers
 from ddbench.plugins.sglang.options import Sizes
 from ddbench.plugins.sglang.stages import Stage
+from ddbench.plugins.sglang.tables import Tables
 from ddbench.plugins.sglang.width_memory import offer_bytes, table_bytes
-from ddbench.plugins.sglang.window import Windows
 
 TARGET = Model(36, 32, 8, 128, 4096, 12_288, 151_936, weight_bytes=16_381_470_720)
 DRAFTER = Model(5, 32, 8, 128, 4096, 12_288, 151_936, weight_bytes=2_097_152_000)
 SETUP = Setup("0.5.17", Sizes(64, 16, 16), 32, (1, 8, 32), 4096, 32 * 4224)
 MIB = 2**20
+EVIDENCE = Path(__file__).parents[3] / "docs" / "evidence" / "validate_h200.json"
+MEASURED = json.loads(EVIDENCE.read_text(encoding="utf-8"))["measured"]
 
 
 def test_a_token_of_the_pool() -> None:
@@ -103,9 +107,9 @@ def test_newer_versions_keep_one_output_of_features_and_ranks_share() -> None:
 def test_the_plug_in_s_tables_are_as_large_as_said(width: int, block: int) -> None:
     sizes, rows = Sizes(width, block, min(8, width - 1)), 5
     held = [Trees(rows, width, block, "cpu"), Walk(rows, block, "cpu"), Walk(rows, block, "cpu")]
-    windows = Windows(rows, sizes, "cpu")
-    tensors = [part for each in (*held, windows) for part in vars(each).values() if isinstance(part, torch.Tensor)]
-    on_device = sum(part.nbytes for part in tensors) - windows.host_lens.nbytes
+    tables = Tables(rows, sizes, "cpu")
+    tensors = [part for each in (*held, tables) for part in vars(each).values() if isinstance(part, torch.Tensor)]
+    on_device = sum(part.nbytes for part in tensors) - tables.host_lens.nbytes
     assert memory.tables_bytes(rows, sizes) == on_device
     assert memory.SAMPLED_ROWS == choose.ROWS
 
@@ -141,6 +145,28 @@ def test_defaults_leave_room_for_everything_else() -> None:
     assert sum(memory.parts(replace(SETUP, tokens=found.tokens), TARGET, DRAFTER).values()) < free
     smaller = memory.defaults(SETUP, TARGET, DRAFTER, free, tokens=5000)
     assert smaller == memory.Defaults(5000, found.fraction)
+
+
+def test_what_graphs_hold_beyond_their_buffers() -> None:
+    tokens, drafted, inner = 32 * 64, 32 * 16, 3 * 12_288 + 4 * 4096
+    features = tokens * 5 * 4096 * 2
+    found = memory.captured_bytes(SETUP, TARGET, DRAFTER)
+    assert found == (tokens + drafted) * inner * 2 + features + tokens * 151_936 * 2
+    shared = (tokens + drafted) * (inner - 3 * 6144) * 2 + features + tokens * (151_936 + 75_968) * 2
+    assert memory.captured_bytes(replace(SETUP, ranks=2), TARGET, DRAFTER) == shared
+
+
+@pytest.mark.parametrize(
+    ("arm", "top_k", "took_gib"), [("dflash_16", 1, 4.23), ("ddtree_16", 15, 4.25), ("ddtree_64", 63, 6.33)]
+)
+def test_the_slack_is_no_less_than_servers_took_beside_weights_and_cache(arm: str, top_k: int, took_gib: float) -> None:
+    """Peaks on an H200 with 32 requests in prefill chunks of 8,192 tokens, decoded greedily."""
+    width = int(arm.removeprefix("dflash_").removeprefix("ddtree_"))
+    setup = Setup("0.5.17", Sizes(width, 16, top_k), 32, (1, 2, 4, 8, 16, 32), 1024, 36_864)
+    parts = memory.parts(setup, TARGET, DRAFTER)
+    static = sum(size for name, size in parts.items() if name not in memory.POOLED) / GIB
+    assert static + MEASURED[f"beyond_plan_gib.{arm}"] == pytest.approx(took_gib, abs=0.01)
+    assert took_gib < memory.slack_bytes(setup, TARGET, DRAFTER) / GIB < took_gib + 1
 
 
 def test_a_width_that_does_not_fit_names_one_that_does() -> None:

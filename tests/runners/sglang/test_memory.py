@@ -17,11 +17,13 @@ import ddbench
 from ddbench.plugins.sglang.memory import GIB, slack_bytes
 from ddbench.plugins.sglang.state_memory import Recurrent, state_parts
 from ddbench.records import Arm
+from experiments.evidence.dummy_models import drafter_parameters, target_parameters, write_dummy_pair
 from runners.base import EngineFailure, ModelFiles
 from runners.hosts import LocalHost, agent
 from runners.random_models import RandomPair
 from runners.sglang.flags import DEFAULT_ARM
 from runners.sglang.memory import MIB, Prediction, free_bytes, predict
+from runners.sglang.parameters import target_weights
 from runners.sglang.probe import Environment
 from runners.sglang.serving import SglangServing
 
@@ -42,6 +44,35 @@ def test_memory_is_predicted_from_the_checkpoints() -> None:
     assert narrow["total"] == pytest.approx(sum(size for name, size in narrow.items() if name != "total"), abs=1e-3)
     assert wide["logits"] == pytest.approx(4 * narrow["logits"], rel=0.05)
     assert predicted(arm("dflash")).gib()["kv_target"] == narrow["kv_target"]
+
+
+def test_weights_without_files_are_counted_by_the_configuration(tmp_path: Path) -> None:
+    """As many as the files of the same models have; and those of the dummy pair."""
+    for name in ("target", "dflash"):
+        (tmp_path / name).mkdir()
+        shutil.copyfile(ASSETS / name / "config.json", tmp_path / name / "config.json")
+    bare = ModelFiles(str(tmp_path / "target"), dflash=str(tmp_path / "dflash"), block_size=16)
+    tree = arm("ddtree", nodes=15)
+    assert predicted(tree, bare).gib() == predicted(tree).gib()
+    write_dummy_pair(tmp_path)
+    found = predicted(tree, bare)
+    assert found.target.weight_bytes == 2 * target_parameters()
+    assert found.drafter.weight_bytes == 2 * drafter_parameters()
+    path = tmp_path / "target" / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"model_type": "another"}))
+    why = predict(tree, bare, "bfloat16", (1, 2), "0.5.17")
+    assert why == "ValueError: there are no weight files, and how many weights model type another has is not known"
+
+
+def test_biases_and_shared_tables_are_counted() -> None:
+    plain = json.loads((ASSETS / "target" / "config.json").read_text())
+    hidden, heads, kv_heads, head, layers = 256, 4, 2, 64, 8
+    apart = target_weights(plain | {"tie_word_embeddings": False}) - target_weights(plain)
+    assert apart == 4096 * hidden
+    keys = (heads + 2 * kv_heads) * head
+    assert target_weights(plain | {"attention_bias": True}) - target_weights(plain) == layers * (keys + hidden)
+    assert target_weights(plain | {"model_type": "llama"}) - target_weights(plain) == -layers * 2 * head
+    assert target_weights(plain | {"model_type": "qwen2"}) - target_weights(plain) == layers * (keys - 2 * head)
 
 
 def test_a_hybrid_s_states_are_predicted_too(tmp_path: Path) -> None:

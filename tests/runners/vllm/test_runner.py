@@ -17,6 +17,7 @@ from stand_in import TOKENS, cell, spec, write_stand_in
 from ddbench.errors import ConfigError
 from ddbench.records import Cell
 from runners.base import CellJob, CellOutcome, ServerSpec
+from runners.environments import our_hash
 from runners.ports import claim_port, free_port
 from runners.vllm.runner import VllmRunner
 
@@ -61,6 +62,17 @@ def test_a_tree_server_with_the_plug_ins_line_is_measured(tmp_path: Path) -> Non
         outcome, asked = measure(runner, tmp_path / "cell", cell(arm("ddtree", demands=CPU)))
     assert len(asked) > MEASURED
     assert (outcome.status, outcome.reason) == ("failed", "no draft was counted: speculation was not active")
+
+
+def test_a_server_without_trees_is_kept_with_the_plug_in_that_is_there_when_it_starts(tmp_path: Path) -> None:
+    """As one with trees is, so that the two can be set side by side."""
+    python = Path(write_stand_in(tmp_path))
+    with started(spec(str(python))) as runner:
+        first, _ = measure(runner, tmp_path / "first", cell(arm("autoregressive", demands=CPU)))
+        python.write_text(python.read_text().replace(str(our_hash()), "another"))
+        again = arm("autoregressive", replace(GIVEN, prefix_cache=True), CPU)
+        second, _ = measure(runner, tmp_path / "second", cell(again))
+    assert (first.build, second.build) == (our_hash(), "another")
 
 
 def test_the_prefix_cache_is_emptied_between_warm_up_and_each_cell(tmp_path: Path) -> None:
