@@ -45,6 +45,7 @@ from benchmarks.decode_requests import make_requests
 from benchmarks.rival_pairs import checkpoint_pair, untrained_pair
 from ddbench.decoding import Generation, KeptGraphs, ModelPair, Request, Strategy, decode
 from ddbench.errors import ConfigError
+from ddbench.storage import write_whole
 from runners.machine import machine_facts, version
 from runners.published.code import Answer, PublishedCode
 from runners.published.options import PublishedOptions
@@ -311,7 +312,6 @@ def facts(code: PublishedCode, pair: ModelPair, options: argparse.Namespace) -> 
         "requests": options.requests,
         "new_tokens": options.new_tokens,
         "prompt_tokens": options.prompt_tokens,
-        "repetitions": options.repetitions,
     }
 
 
@@ -350,9 +350,7 @@ def write_evidence(path: Path, data: dict[str, Any]) -> None:
         ),
     }
     path.parent.mkdir(parents=True, exist_ok=True)
-    draft = path.with_name(f".{path.name}.draft")
-    draft.write_text(json.dumps(evidence, indent=1) + "\n", encoding="utf-8")
-    draft.replace(path)
+    write_whole(path, json.dumps(evidence, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 
 | key | value |
 |---|---|
-| ``cells.<sweep>.failed`` | failed cells of a sweep, ``tiny`` or ``rounds`` |
+| ``cells.<sweep>.failed`` | failed cells of a sweep, ``tiny`` or ``rounds``; 0 only where every planned cell was run |
 | ``backend.<strategy>`` | attention backends that the server's log names, or that our plug-in registered or brought |
 | ``lossless_share.<arm>.batch_<n>`` | as in results.parquet, of the tiny pair |
 | ``largest_gap`` | most by which the autoregressive choice led where an output differs, in nats; 0 if none does |
@@ -29,8 +29,10 @@ import yaml
 
 from ddbench import load
 from ddbench.records import Cell
-from experiments.estimate import memory_gib
+from experiments.estimate import GIB, memory_gib
+from experiments.evidence.dummy_models import drafter_parameters, target_parameters
 from experiments.settings import ModelSettings
+from experiments.validate.arithmetic import BYTES
 from experiments.validate.verdict import Missing, Value
 
 BACKEND = re.compile(
@@ -51,7 +53,7 @@ def arm_of(row: Any) -> str:
 def of_tiny(folder: Path, model: ModelSettings) -> dict[str, Value]:
     """What the sweep of the tiny pair says."""
     frames = load(folder)
-    found: dict[str, Value] = {"cells.tiny.failed": _failed(frames.cells)}
+    found: dict[str, Value] = {"cells.tiny.failed": _failed(folder, frames.cells, plans=2)}
     for row in frames.results.itertuples():
         name = f"{arm_of(row)}.batch_{row.batch_size}"
         state = _unmeasured(row)
@@ -67,7 +69,7 @@ def of_tiny(folder: Path, model: ModelSettings) -> dict[str, Value]:
 def of_rounds(folder: Path) -> dict[str, Value]:
     """What the sweep with random weights says."""
     frames = load(folder)
-    found: dict[str, Value] = {"cells.rounds.failed": _failed(frames.cells)}
+    found: dict[str, Value] = {"cells.rounds.failed": _failed(folder, frames.cells, plans=1)}
     for row in frames.results.itertuples():
         state = _unmeasured(row)
         if state is None and row.status == "suspect":
@@ -93,8 +95,17 @@ def of_host(facts: dict[str, Any], gpu: int) -> dict[str, Value]:
     }
 
 
-def _failed(cells: pd.DataFrame) -> float:
-    return float((cells["status"] == "failed").sum())
+def _failed(folder: Path, cells: pd.DataFrame, plans: int) -> Value:
+    """``plans``: how many the sweep has (:mod:`experiments.validate.sweeps`). None failed only where all were run."""
+    failed = float((cells["status"] == "failed").sum())
+    stored = [json.loads(path.read_text(encoding="utf-8")) for path in (folder / "planned").glob("*.json")]
+    planned = {row["cell_id"] for plan in stored for row in plan}
+    left = planned - set(cells["cell_id"])
+    if not failed and len(stored) < plans:
+        return Missing(f"{len(stored)} of its {plans} plans were begun")
+    if not failed and left:
+        return Missing(f"{len(left)} of {len(planned)} planned cells were not run")
+    return failed
 
 
 def _unmeasured(row: Any) -> Missing | None:
@@ -130,7 +141,10 @@ def _program(folder: Path, cells: pd.DataFrame, model: ModelSettings) -> dict[st
 
 
 def _beyond_plan(folder: Path, cells: pd.DataFrame) -> dict[str, Value]:
-    """By arm, the most of its cells; of those that were measured and whose memory was computed beforehand."""
+    """By arm, the most of its cells; of those that were measured and whose memory was computed beforehand.
+
+    A plan without any weights is one of a ddbench that knew them from files alone: what the random ones take is added.
+    """
     found: dict[str, Value] = {}
     for row in cells.itertuples():
         notes = folder / "cells" / str(row.cell_id) / "engine.json"
@@ -139,7 +153,10 @@ def _beyond_plan(folder: Path, cells: pd.DataFrame) -> dict[str, Value]:
         if plan is None or isinstance(peak, Missing):
             continue
         key = f"beyond_plan_gib.{arm_of(row)}"
-        beyond, before = float(peak) - plan["total"], found.get(key)
+        planned = plan["total"] + (
+            0.0 if plan["weights"] else BYTES * (target_parameters() + drafter_parameters()) / GIB
+        )
+        beyond, before = float(peak) - planned, found.get(key)
         found[key] = max(beyond, before) if isinstance(before, float) else beyond
     return found
 

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import json
-import shlex
 import sys
 from collections import Counter
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +15,12 @@ from experiments.hosts import hosts_of, reached
 from experiments.progress import say, warn
 from experiments.settings import Settings, load_settings, one_workload
 from experiments.typed import build
-from experiments.validate import measure, sweeps
+from experiments.validate import measure, stored, sweeps
 from experiments.validate.predict import write
 from experiments.validate.predictions import COMMITTED, Machine, choose, read_machines
-from experiments.validate.verdict import Line, Missing, Run, Value, judge, verdict
+from experiments.validate.record import measured_now, record, table, write_record
+from experiments.validate.verdict import Missing, Run, Value, judge, verdict
 from runners.base import EngineFailure
-from runners.machine import machine_facts
 
 PARTS = ("host", "tiny", "rounds")
 PREFIXES = {  # of the keys that a part measures
@@ -31,10 +28,6 @@ PREFIXES = {  # of the keys that a part measures
     "tiny": ("cells.tiny.", "backend.", "lossless_share.", "largest_gap", "acceptance_length.", "program_gib."),
     "rounds": ("cells.rounds.", "weights_gib.", "kv_tokens.", "beyond_plan_gib.", "round_ms.", "round_ratio."),
 }
-NOTES = (
-    "Predictions were written before the measurement. A line is not checked where nothing could be measured, or where "
-    "the prediction was made for another engine or number of prompts; the verdict is then not a pass."
-)
 
 
 @dataclass(frozen=True)
@@ -47,6 +40,8 @@ class ValidateSettings:
     new_tokens: int | None
     predictions: str | None
     output: str | None
+    judge: str | None
+    note: str | None
     predict: bool
     evidence: str
     evidence_sglang: str
@@ -69,42 +64,90 @@ def run(config: Mapping[str, Any], run_id: str) -> dict[str, Any]:
     """Measures and judges; the summary has the verdict, and an ``error`` unless that is a pass.
 
     Raises:
-        ConfigError: a setting that cannot be, a machine that is not in the predictions file, or what a sweep refuses.
+        ConfigError: a setting that cannot be, a machine that is not in the predictions file, or what a sweep refuses:
+            where another has measured something before, its evidence is written all the same.
     """
     asked = build(ValidateSettings, config.get("validate") or {}, "validate")
     if asked.predict:
         write(asked.file, Path(asked.evidence), Path(asked.evidence_sglang))
         return {"predictions": str(asked.file), "cells": {}}
+    if asked.judge is not None:
+        return _judged(asked, Path(asked.judge))
     plain = {key: value for key, value in config.items() if key != "validate"}
     settings = load_settings(plain, run_id)
     one_workload(settings, "predictions are of one workload")
     if settings.model.name != "tiny":
         raise ConfigError("model", settings.model.name, "tiny: predictions are of ddbench's own pairs alone")
-    machines = read_machines(asked.file)
+    machines = read_machines(asked.file)  # before a host is asked
     facts = _host_facts(settings)
     gpu, number = _gpu(settings, facts)
+    machine = _machine(machines, asked, gpu, settings)
+    folder = Path(settings.output_dir) / settings.name / settings.run_id
+    done = _measured(plain, settings, asked, machine, folder, (facts, number))
+    of = Run(settings.engine.name, asked.prompts or machine.tiny.prompts, asked.new_tokens or machine.tiny.new_tokens)
+    now = measured_now(facts.get("driver"), gpu, stored.engines(folder))
+    summary = _told(asked, machine, folder, of, done.values, now) | {"cells": dict(done.cells)}
+    if done.refused is not None:
+        raise done.refused  # after what was measured is written down
+    if done.stopped is not None:
+        summary.pop("error", None)
+        return summary | {"interrupted": done.stopped}
+    return summary
+
+
+def _judged(asked: ValidateSettings, folder: Path) -> dict[str, Any]:
+    """A validation that was measured before, as :func:`run` gives its summary."""
+    then = stored.read(folder)
+    gpu, number = _gpu(then.settings, then.facts)
+    machine = _machine(read_machines(asked.file), asked, gpu, then.settings)
+    tiny = machine.tiny
+    of = Run(then.settings.engine.name, then.prompts or tiny.prompts, then.new_tokens or tiny.new_tokens)
+    found = stored.values(then, number)
+    summary = _told(asked, machine, folder, of, found, stored.measured_then(then, gpu))
+    return summary | {"cells": dict(stored.cells(then))}
+
+
+def _machine(machines: Mapping[str, Machine], asked: ValidateSettings, gpu: str | None, settings: Settings) -> Machine:
+    """Raises ConfigError where nothing was predicted of such a GPU."""
     machine = choose(machines, asked.machine, gpu, settings.engine.name)
     if machine is None:
         seen = f"{settings.engine.name} on {gpu or 'a CPU'}"
         known = "; ".join(f"{name}: {each.what}" for name, each in machines.items())
         raise ConfigError("validate.machine", None, f"a machine that something was predicted for, not {seen} ({known})")
     say(f"{machine.name}: {len(machine.predictions)} predictions for {machine.what}")
-    folder = Path(settings.output_dir) / settings.name / settings.run_id
-    found, counts, stopped = _measured(plain, settings, asked, machine, folder, (facts, number))
-    tiny = machine.tiny
-    of = Run(settings.engine.name, asked.prompts or tiny.prompts, asked.new_tokens or tiny.new_tokens)
+    return machine
+
+
+def _told(
+    asked: ValidateSettings,
+    machine: Machine,
+    folder: Path,
+    of: Run,
+    found: Mapping[str, Value],
+    measured: Mapping[str, Any],
+) -> dict[str, Any]:
+    """Writes the evidence file and the table; the summary without its cells."""
     lines = judge(machine.predictions, found, of)
     path = folder / "evidence.json" if asked.output is None else Path(asked.output)
     result = verdict(lines)
-    _write(path, _record(machine, asked, lines, facts, gpu, found))
-    sys.stdout.write(_table(lines))
+    write_record(path, record(machine, asked.file, lines, found, measured, asked.note))
+    sys.stdout.write(table(lines))
     states = Counter(line.state for line in lines)
     summary: dict[str, Any] = {"run": str(folder), "evidence": str(path), "machine": machine.name, "verdict": result}
-    summary |= {"lines": {state: states[state] for state in ("pass", "fail", "not checked")}, "cells": dict(counts)}
-    if stopped is not None:
-        return summary | {"interrupted": stopped}
+    summary |= {"lines": {state: states[state] for state in ("pass", "fail", "not checked")}}
     told = f"{states['fail']} of {len(lines)} lines failed, {states['not checked']} could not be checked"
     return summary if result == "pass" else summary | {"error": told}
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Every key's value as far as it was measured, cells by status, the signal that ended it early, and what of the
+    configuration a sweep refused."""
+
+    values: dict[str, Value]
+    cells: Counter[str]
+    stopped: str | None
+    refused: ConfigError | None
 
 
 def _measured(
@@ -114,31 +157,33 @@ def _measured(
     machine: Machine,
     folder: Path,
     host: tuple[dict[str, Any], int],
-) -> tuple[dict[str, Value], Counter[str], str | None]:
-    """Every key's value as far as it was measured, cells by status, and the signal that ended it early."""
+) -> Measured:
+    """Raises ConfigError where the first sweep is refused."""
     found: dict[str, Value] = {}
     counts: dict[str, Counter[str]] = {}
     stopped: str | None = None
+    refused: ConfigError | None = None
 
-    def tiny() -> dict[str, Value]:
+    def tiny() -> Iterator[dict[str, Value]]:
+        """After each plan: what one has measured does not depend on the next."""
         nonlocal stopped
         for each in sweeps.tiny(config, machine.tiny, asked.prompts, asked.new_tokens):
             stopped = stopped or _sweep(each, folder, "tiny", counts)
-        return measure.of_tiny(folder / "tiny", settings.model)
+            yield measure.of_tiny(folder / "tiny", settings.model)
 
-    def rounds() -> dict[str, Value]:
+    def rounds() -> Iterator[dict[str, Value]]:
         nonlocal stopped
         plan, engine = machine.rounds, settings.engine.name
         if plan is None:
-            return {}
+            return
         if engine not in sweeps.DUMMY:
             raise EngineFailure(f"random weights without files are not known of {engine}")
         each = sweeps.rounds(config, plan, folder / "models", engine)
         stopped = stopped or _sweep(each, folder, "rounds", counts)
-        return measure.of_rounds(folder / "rounds")
+        yield measure.of_rounds(folder / "rounds")
 
-    parts: dict[str, Callable[[], dict[str, Value]]] = {
-        "host": lambda: measure.of_host(*host),
+    parts: dict[str, Callable[[], Iterator[dict[str, Value]]]] = {
+        "host": lambda: iter([measure.of_host(*host)]),
         "tiny": tiny,
         "rounds": rounds,
     }
@@ -146,16 +191,19 @@ def _measured(
         why = "left out by validate.parts" if part not in asked.parts else f"ended by {stopped}" if stopped else None
         if why is None:
             try:
-                found |= measured()
+                for values in measured():
+                    found |= values
                 continue
             except (EngineFailure, FileNotFoundError, ConfigError) as failure:
-                if isinstance(failure, ConfigError) and not counts:
-                    raise  # nothing is measured yet that would be lost with it
+                if isinstance(failure, ConfigError):
+                    if not counts:
+                        raise  # nothing is measured yet that would be lost with it
+                    refused = refused or failure
                 why = str(failure)
                 warn(f"{part}: {why}")
         keys = [one.key for one in machine.predictions if one.key.startswith(PREFIXES[part])]
-        found |= {key: Missing(why) for key in keys}
-    return found, sum(counts.values(), Counter()), stopped
+        found = {key: Missing(why) for key in keys} | found
+    return Measured(found, sum(counts.values(), Counter()), stopped, refused)
 
 
 def _sweep(config: Mapping[str, Any], folder: Path, name: str, counts: dict[str, Counter[str]]) -> str | None:
@@ -204,51 +252,3 @@ def _gpu(settings: Settings, facts: Mapping[str, Any]) -> tuple[str | None, int]
     raise ConfigError(
         "engine.device", device, f"cpu, or a GPU that host {settings.host.name} has; it shows none so numbered"
     )
-
-
-def _record(
-    machine: Machine,
-    asked: ValidateSettings,
-    lines: list[Line],
-    facts: Mapping[str, Any],
-    gpu: str | None,
-    found: Mapping[str, Value],
-) -> dict[str, Any]:
-    """The evidence file: what every evidence has, and a line a prediction."""
-    packages = machine_facts()
-    return {
-        "command": shlex.join(["python", "-m", "ddbench", *sys.argv[1:]]),
-        "date": datetime.now(UTC).date().isoformat(),
-        "gpu": gpu,
-        "driver": facts.get("driver"),
-        "versions": {"python": packages["python"], **packages["packages"]},
-        "git_commit": packages["git_commit"],
-        "predictions": asked.file.name,
-        "machine": machine.name,
-        "verdict": verdict(lines),
-        "lines": [asdict(line) for line in lines],
-        "measured": {key: value for key, value in found.items() if not isinstance(value, Missing)},
-        "notes": NOTES,
-    }
-
-
-def _write(path: Path, record: Mapping[str, Any]) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    draft = path.with_name(f".{path.name}.draft")
-    draft.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
-    draft.replace(path)
-
-
-def _table(lines: list[Line]) -> str:
-    rows = []
-    for line in lines:
-        seen = (
-            "-"
-            if line.measured is None
-            else f"{line.measured:.4g}"
-            if isinstance(line.measured, float)
-            else line.measured
-        )
-        why = f"  ({line.reason})" if line.reason and line.state == "not checked" else ""
-        rows.append(f"{line.state:<12} {line.key:<44} {seen:>12}  predicted {line.predicted}{why}\n")
-    return "".join(rows)

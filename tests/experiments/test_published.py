@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -140,13 +141,17 @@ def test_flags_follow_from_the_device() -> None:
 
 def benchmark(evidence: Path, *more: str) -> tuple[dict[str, Any], str]:
     """The last line of the benchmark on two short requests, and all that it printed."""
-    program = [sys.executable, str(ROOT / "benchmarks" / "rival_speed.py"), "--checkout", str(STAND_IN)]
+    done = benchmarked(evidence, STAND_IN, *more)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout.strip().splitlines()[-1]), done.stdout
+
+
+def benchmarked(evidence: Path, checkout: Path, *more: str) -> subprocess.CompletedProcess[str]:
+    program = [sys.executable, str(ROOT / "benchmarks" / "rival_speed.py"), "--checkout", str(checkout)]
     small = ["--threads", "1", "--untrained", "small", "--requests", "2", "--new-tokens", "4", "--nodes", "8"]
     told = {**os.environ, "PYTHONPATH": str(ROOT)}
     command = [*program, *small, "--evidence", str(evidence), *more]
-    done = subprocess.run(command, env=told, capture_output=True, text=True, timeout=300, check=False)
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout.strip().splitlines()[-1]), done.stdout
+    return subprocess.run(command, env=told, capture_output=True, text=True, timeout=300, check=False)
 
 
 def test_the_benchmark_compares_both(tmp_path: Path) -> None:
@@ -173,6 +178,21 @@ def test_a_benchmark_whose_time_is_over_tells_what_it_left(tmp_path: Path) -> No
     assert "not measured within --limit-s 0: dflash, ddtree 8" in printed
     evidence = json.loads((tmp_path / "rivals.json").read_text(encoding="utf-8"))
     assert (evidence["measured"]["rows"], evidence["measured"]["left"]) == (data["rows"], data["left"])
+
+
+def test_a_benchmark_that_is_broken_off_leaves_what_it_had(tmp_path: Path) -> None:
+    """Its trees fail: the strategies before them are in the file, whole."""
+    checkout, place = tmp_path / "checkout", tmp_path / "rivals.json"
+    shutil.copytree(STAND_IN, checkout)
+    source = checkout / "ddtree.py"
+    source.write_text(source.read_text().replace("    assert temperature == 0\n", "    raise RuntimeError('broken')\n"))
+    done = benchmarked(place, checkout, "--repetitions", "1")
+    assert done.returncode == 1
+    assert "RuntimeError: broken" in done.stderr
+    measured = json.loads(place.read_text(encoding="utf-8"))["measured"]
+    assert [row["strategy"] for row in measured["rows"]] == ["autoregressive", "dflash"]
+    assert (measured["left"], measured["ratio"]) == (["ddtree 8"], None)
+    assert not list(tmp_path.glob(".*"))
 
 
 def test_each_side_is_taken_at_its_own_best_budget() -> None:

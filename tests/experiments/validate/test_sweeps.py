@@ -67,6 +67,7 @@ def test_the_tiny_pair() -> None:
     plan = read_machines()["h200"].tiny
     trees, chain = (load_settings(each, "id") for each in sweeps.tiny(composed("engine=vllm"), plan, None, None))
     assert {each.engine.dtype for each in (trees, chain)} == {"float32"}
+    assert (trees.report.build, chain.report.build) == (False, True)  # the second's shows both
     served = read_machines()["h200_sglang"].tiny
     (half, _) = (load_settings(each, "id") for each in sweeps.tiny(composed("engine=sglang"), served, None, None))
     assert half.engine.dtype == "bfloat16"

@@ -19,6 +19,7 @@ from experiments.settings import ModelSettings
 from experiments.typed import build
 from experiments.validate import measure
 from experiments.validate.predictions import Prediction
+from experiments.validate.record import without_folders
 from experiments.validate.run import run
 from experiments.validate.verdict import Missing, Run, judge, verdict
 from runners.ports import free_port
@@ -72,7 +73,50 @@ def test_the_evidence_file_has_what_every_evidence_has(small: Any) -> None:
     for key in ("command", "date", "gpu", "driver", "versions", "measured", "notes"):
         assert key in evidence
     assert evidence["measured"]["cells.tiny.failed"] == 0.0
-    assert evidence["command"].startswith("python -m ddbench experiment=pro6000_validate")
+    assert evidence["command"].startswith("python -m ddbench experiment=pro6000_validate output_dir=.../out run_id=a ")
+    assert evidence["versions"]["engine"].startswith("ddbench ")
+    assert len(evidence["builds"]) == 1
+
+
+def test_a_command_tells_no_folders_of_a_machine() -> None:
+    line = "python -m ddbench engine.python=/opt/x/bin/python3 '/tmp/a b' a=docs/evidence/c.json b=1/2 'c=[/u/v,d]'"
+    told = "python -m ddbench engine.python=.../python3 '.../a b' a=docs/evidence/c.json b=1/2 'c=[.../v,d]'"
+    assert without_folders(line) == told
+
+
+def test_a_folder_is_judged_again_without_an_engine(small: Any, tmp_path: Path) -> None:
+    """The same lines from the stored cells alone; the file says when and with what they were measured, and by whom
+    judged."""
+    folder = Path(shutil.copytree(small.summary["run"], tmp_path / "moved"))
+    again = run(judging(f"validate.judge={folder}", "validate.note='Twice.'"), "id")
+    was, now = (json.loads(Path(each["evidence"]).read_text()) for each in (small.summary, again))
+    assert Path(again["evidence"]) == folder / "evidence.json"
+    assert now["lines"] == was["lines"]
+    assert {key: again[key] for key in ("verdict", "lines", "error")} == {
+        key: small.summary[key] for key in ("verdict", "lines", "error")
+    }
+    assert again["cells"] == {key: count for key, count in small.summary["cells"].items() if count}
+    for key in ("command", "gpu", "driver", "versions", "git_commit", "builds", "measured"):
+        assert now[key] == was[key]
+    assert now["judged"]["command"] != was["command"]
+    assert now["notes"] == f"{was['notes']} Twice."
+
+
+def test_half_a_folder_is_judged_and_none_is_refused(small: Any, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"validate\.judge='.*': the folder of a validation"):
+        run(judging(f"validate.judge={tmp_path}"), "id")
+    shutil.copytree(Path(small.summary["run"]) / "tiny", tmp_path / "tiny")
+    shutil.rmtree(next(iter((tmp_path / "tiny" / "cells").iterdir())))
+    shutil.move(tmp_path / "tiny" / "config.yaml", tmp_path / "tiny" / "config.txt")
+    with pytest.raises(ConfigError, match=r"validate\.judge='.*': a folder with configurations"):
+        run(judging(f"validate.judge={tmp_path}"), "id")
+
+
+def judging(*overrides: str) -> dict[str, Any]:
+    with initialize_config_dir(str(conf_folder()), version_base="1.3"):
+        config = compose("config", ["experiment=pro6000_validate", *overrides])
+    found: Any = OmegaConf.to_container(config, resolve=True)
+    return dict(found)
 
 
 def test_planted_predictions_fail(small: Any) -> None:
@@ -126,3 +170,28 @@ def test_what_cannot_be_validated_is_refused(overrides: list[str], said: str, tm
         run(OmegaConf.to_container(config, resolve=True), "id")
     assert said in str(error.value)
     assert not (tmp_path / "out").exists()
+
+
+def test_a_second_plan_that_is_refused_is_an_error_after_what_the_first_measured(small: Any, line: Any) -> None:
+    """Gone on with in a copy of the folder, whose cells are the first plan's."""
+    there = line.folder / "refused"
+    folder = Path(shutil.copytree(small.summary["run"], there / "pro6000_validate" / "a"))
+    (folder / "evidence.json").unlink()
+    for plan in (folder / "tiny" / "planned").glob("*.json"):
+        cells = json.loads(plan.read_text())
+        if any(cell["strategy"] == "eagle" for cell in cells):
+            plan.unlink()
+            (eagle,) = [cell["cell_id"] for cell in cells if cell["strategy"] == "eagle"]
+            shutil.rmtree(folder / "tiny" / "cells" / eagle)
+    ended = validate(line, f"output_dir={there}", "model.eagle.source=asset://none")
+    assert ended.code == 2
+    assert [each for each in ended.errors if each.startswith("error: ")] == [ended.errors[-1]]
+    assert "model.eagle" in ended.errors[-1]
+    evidence = json.loads((folder / "evidence.json").read_text())
+    found = {each["key"]: each for each in evidence["lines"]}
+    assert evidence["verdict"] == "incomplete"
+    assert found["lossless_share.ddtree_64.batch_8"]["measured"] == 1.0
+    assert found["program_gib.autoregressive.batch_8"]["state"] == "pass"
+    failed = found["cells.tiny.failed"]
+    assert (failed["state"], failed["reason"]) == ("not checked", "1 of its 2 plans were begun")
+    assert found["lossless_share.eagle_6.batch_8"]["state"] == "not checked"
