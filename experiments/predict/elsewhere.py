@@ -9,7 +9,7 @@ round takes beyond that floor is not known of another card: it stays (launches, 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ddbench.errors import ConfigError
@@ -60,8 +60,8 @@ class Model:
         return work
 
 
-def here(device: str) -> Card:
-    """The card that a cost was measured on.
+def here(device: str, wanted: str | None = None) -> Card:
+    """The card that a cost was measured on, from which the card ``wanted`` is told.
 
     Raises:
         ConfigError: none whose bandwidth and arithmetic are known.
@@ -70,20 +70,22 @@ def here(device: str) -> Card:
         if part in device:
             return card
     allowed = f"null for a cost of {device}: a card is scaled from one of {', '.join(KNOWN)}"
-    raise ConfigError("predict.card", device, allowed)
+    raise ConfigError("predict.card", wanted, allowed)
 
 
-def model_of(settings: Settings, revision: str | None) -> Model:
+def model_of(settings: Settings, revision: str | None, dtype: str) -> Model:
     """From the checkpoint's own header where it is at hand, else from the number of its parameters.
 
-    Of a number of parameters the table of input embeddings is part, of which a pass reads a row a token: the floors
-    come out higher by its share on both cards alike.
+    ``dtype``: of the engine that the cost was measured with, whatever engine ``settings`` name. Of a number of
+    parameters the table of input embeddings is part, of which a pass reads a row a token: the floors come out higher
+    by its share on both cards alike.
     """
     model = settings.model
-    size = 4 if settings.engine.dtype == "float32" else 2
+    size = 4 if dtype == "float32" else 2
     target, drafter = model.target, model.dflash
     used = target.active_params or target.params
-    measured = roofline(settings, revision).target_weight_bytes
+    as_measured = replace(settings, engine=replace(settings.engine, dtype=dtype))
+    measured = roofline(as_measured, revision).target_weight_bytes
     return Model(
         weight_bytes=float(measured or size * used),
         weights=(measured / size) if measured else float(used),
@@ -95,7 +97,11 @@ def model_of(settings: Settings, revision: str | None) -> Model:
 
 
 def elsewhere(points: Sequence[Predicted], model: Model, measured_on: Card, card: str) -> list[Elsewhere]:
-    """Every predicted point on another card."""
+    """Every predicted point on another card.
+
+    Raises:
+        ConfigError: a step was measured faster than the card it was measured on can be with this model.
+    """
     there = SKUS[card].card
     found = []
     for point in points:
@@ -104,6 +110,10 @@ def elsewhere(points: Sequence[Predicted], model: Model, measured_on: Card, card
         drafts = point.shape.strategy != "autoregressive"
         passes = model.passes(point.verify_width, point.batch_size, point.context, drafts)
         floor = _floor(passes, measured_on.bytes_per_s[1], measured_on.flops_per_s[1])
+        if point.round_ms < floor:
+            step = f"a step of {point.shape.strategy} at batch {point.batch_size} took {point.round_ms:.2f} ms"
+            allowed = f"null: {step}, and with the model named here no less than {floor:.2f} ms can be"
+            raise ConfigError("predict.card", card, allowed)
         fast = _floor(passes, there.bytes_per_s[1], there.flops_per_s[1])
         slow = _floor(passes, there.bytes_per_s[0], there.flops_per_s[0])
         middle = (fast * slow) ** 0.5

@@ -22,7 +22,7 @@ from ddbench.cost import CostModel, inside
 from ddbench.errors import ConfigError
 from ddbench.records import FINAL_STATUSES
 from ddbench.storage import write_whole
-from experiments.evidence.predicted import keep
+from experiments.evidence.predicted import check_place, keep
 from experiments.predict import elsewhere as other
 from experiments.predict.best import best, pays
 from experiments.predict.settings import PredictSettings, batch_sizes_of
@@ -31,6 +31,7 @@ from experiments.progress import say
 from experiments.replay.priced import cost_of
 from experiments.settings import Settings, load_settings
 from experiments.step_cost.fingerprint import check_same_model
+from experiments.store import RunFolder
 from experiments.typed import build
 
 OWN = ("run", "cost", "check", "predict", "what_if")
@@ -98,6 +99,8 @@ def run(config: Mapping[str, Any], run_id: str) -> dict[str, Any]:
     folder = Path(settings.output_dir) / settings.name / settings.run_id
     if (folder / "published.json").exists():
         raise ConfigError("run_id", settings.run_id, "a new one: a prediction is made at once")
+    check_place("predict.evidence", asked.evidence)
+    RunFolder(folder).check_writable()
     sizes = batch_sizes_of(config)
     sets = [_told(each, table, cost, sizes, asked, settings) for each in table.sets]
     if not any(each["points"] for each in sets):
@@ -190,8 +193,9 @@ def _told(
     found = points(lengths, table, cost, sizes, asked)
     there: list[other.Elsewhere] = []
     if asked.card is not None:
-        here = other.here(cost.fingerprint.get("device", "unknown"))
-        there = other.elsewhere(found, other.model_of(settings, settings.model.target.revision), here, asked.card)
+        here = other.here(cost.fingerprint.get("device", "unknown"), asked.card)
+        model = other.model_of(settings, settings.model.target.revision, str(cost.fingerprint.get("dtype")))
+        there = other.elsewhere(found, model, here, asked.card)
     return {
         "name": lengths.name,
         "source": lengths.source,

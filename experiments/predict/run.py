@@ -25,6 +25,7 @@ from experiments.predict.settings import Prediction, load
 from experiments.predict.surface import Predicted, flat, surface
 from experiments.progress import counted, duration, say, warn
 from experiments.replay.points import points
+from experiments.store import RunFolder
 
 SHAPE = [
     ("strategy", pa.string()),
@@ -81,6 +82,9 @@ def run(config: Mapping[str, Any], run_id: str) -> dict[str, Any]:
     folder = Path(settings.output_dir) / settings.name / settings.run_id
     if (folder / "predicted.json").exists():
         raise ConfigError("run_id", settings.run_id, "a new one: a prediction is made at once")
+    if asked.predict.card is not None:
+        other.here(asked.cost.fingerprint.get("device", "unknown"), asked.predict.card)
+    RunFolder(folder).check_writable()
     recording = asked.replayed.recording
     loaded = asked.replayed.folder.load(recording)
     sets = {at: TraceSet.of(found) for at, found in zip(recording.temperatures, loaded, strict=True)}
@@ -149,8 +153,9 @@ def run(config: Mapping[str, Any], run_id: str) -> dict[str, Any]:
 def _elsewhere(asked: Prediction, found: Sequence[Predicted]) -> list[other.Elsewhere]:
     if asked.predict.card is None:
         return []
-    measured_on = other.here(asked.cost.fingerprint.get("device", "unknown"))
-    model = other.model_of(asked.replayed.settings, asked.replayed.settings.model.target.revision)
+    measured_on = other.here(asked.cost.fingerprint.get("device", "unknown"), asked.predict.card)
+    settings, dtype = asked.replayed.settings, str(asked.cost.fingerprint.get("dtype"))
+    model = other.model_of(settings, settings.model.target.revision, dtype)
     return other.elsewhere(found, model, measured_on, asked.predict.card)
 
 

@@ -4,15 +4,21 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import product
+from pathlib import Path
+from typing import Any
 
 import pytest
+from hydra import compose, initialize_config_dir
+from omegaconf import OmegaConf
 
 from ddbench.errors import ConfigError
 from experiments.predict.best import best, pays
-from experiments.predict.elsewhere import Model, elsewhere, here
+from experiments.predict.elsewhere import Model, elsewhere, here, model_of
 from experiments.predict.surface import Predicted, Shape
+from experiments.settings import load_settings
 from experiments.validate.predict import H200
 
+CONF = Path(__file__).resolve().parents[3] / "conf"
 PLAIN = Shape("autoregressive", None, None, None, False, None)
 CHAIN = Shape("dflash", None, 15, None, False, None)
 TREE = Shape("ddtree", None, 15, 63, False, None)
@@ -88,6 +94,26 @@ def test_another_card_by_its_floor() -> None:
     assert told.low == pytest.approx(emitted / (1.15 * 5 * slow / floor))
     assert told.high == pytest.approx(emitted / max(fast, 0.85 * (fast + 5 - floor)))
     assert told.low < told.scales < told.stays < told.high
+
+
+def test_a_step_faster_than_its_card_is_another_models() -> None:
+    """32 GB take 6.67 ms to read on an H200, and 5 were measured."""
+    with pytest.raises(ConfigError, match=r"a step of autoregressive at batch 1 took 5.00 ms.* no less than 6.67 ms"):
+        elsewhere([point(PLAIN, 1, 100.0, ms=5.0)], Model(32e9, 8e9, 0.0, 0.0, 1, 0.0), H200, "pro6000_workstation")
+
+
+@pytest.mark.parametrize("name", ["tiny", "qwen3_8b"])
+def test_bytes_are_those_of_the_engine_that_was_measured(name: str) -> None:
+    """The settings name the built-in engine in float32; the cost may be of a server in bfloat16."""
+    with initialize_config_dir(str(CONF), version_base="1.3"):
+        config: Any = OmegaConf.to_container(compose("config", overrides=[f"model={name}"]), resolve=True)
+    asked = load_settings(config, "id")
+    assert asked.engine.dtype == "float32"
+    wide, half = (model_of(asked, None, dtype) for dtype in ("float32", "bfloat16"))
+    params = asked.model.target.params
+    assert (wide.weight_bytes, half.weight_bytes) == (4 * params, 2 * params)
+    assert (wide.cache_bytes, wide.drafter_bytes) == (2 * half.cache_bytes, 2 * half.drafter_bytes)
+    assert wide.weights == half.weights == params
 
 
 def test_a_drafter_and_a_wide_pass_are_counted() -> None:

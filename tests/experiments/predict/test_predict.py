@@ -216,7 +216,10 @@ def test_refusals(
     assert "run='nowhere'" in refused(f"cost={cost}", "run=nowhere")
     assert "check='nowhere': the folder of a sweep" in refused(f"cost={cost}", "check=nowhere")
     assert "predict.card='abacus'" in refused(f"cost={cost}", "predict.card=abacus")
-    assert "scaled from one of H200" in refused(f"cost={cost}", "predict.card=pro6000_workstation")
+    line = refused(f"cost={cost}", "predict.card=pro6000_workstation")
+    assert line.startswith("predict.card='pro6000_workstation': null for a cost of cpu")
+    assert "scaled from one of H200" in line
+    assert "a folder that can be written" in refused(f"cost={cost}", f"output_dir={cost}/x")
     larger = planted(tmp_path / "larger.json", {**setup_of_sweep, "target": "70 parameters"})
     assert "one of the recording's target" in refused(f"cost={larger}")
     other = planted(tmp_path / "other.json", {**setup_of_sweep, "dtype": "bfloat16"})
