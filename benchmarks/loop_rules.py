@@ -24,7 +24,9 @@ from typing import Any
 import numpy as np
 
 from ddbench.cost import CostModel, Fit, late_steps, load_cost
+from ddbench.errors import ConfigError
 from ddbench.storage import write_whole
+from experiments.evidence.predicted import check_place
 from experiments.sglang_evidence.synthetic import OUTPUT
 from experiments.step_cost.against import loop_speed, measured_of, pinned_speeds
 from experiments.step_cost.whole_rounds import whole_rounds
@@ -47,6 +49,8 @@ def _row(cost: CostModel, speeds: Mapping[str, Any], rounds: CostModel, loop: st
         law = {round(WANTED / length): 1.0} if loop == "as_it_was" else whole_rounds(length, WANTED)
         late = late_steps(cost) if loop == "whole_rounds_and_late" else 0
         errors[f"width {width}, batch {batch}"] = loop_speed(cost, fit, width, batch, law, late) / speed - 1
+    if not errors:
+        raise ConfigError("EVIDENCE", None, "a file with tokens/s of trees at a pinned length of a round")
     worst = max(errors, key=lambda name: abs(errors[name]))
     return {
         "loop": loop,
@@ -60,20 +64,28 @@ def _row(cost: CostModel, speeds: Mapping[str, Any], rounds: CostModel, loop: st
 
 def _as_measured(fit: Fit, rounds: CostModel, width: int, batch: int) -> Fit:
     """The fit, shifted to the round of that width and batch that was measured at the least context."""
-    points = [each for each in rounds.points["ddtree"] if (each.verify_width, each.batch) == (width, batch)]
+    points = [each for each in rounds.points.get("ddtree", ()) if (each.verify_width, each.batch) == (width, batch)]
+    if not points:
+        raise ConfigError("ROUNDS", None, f"a cost file with rounds of trees of verify width {width} at batch {batch}")
     point = min(points, key=lambda each: each.context)
     told = float(fit(width, batch, point.context, extrapolate=True))
     return replace(fit, base=fit.base + point.ms - told)
 
 
-def main() -> None:
+def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     for name in ("cost", "speeds", "rounds"):
         parser.add_argument(name, metavar="EVIDENCE" if name == "speeds" else name.upper())
     parser.add_argument("--evidence", type=Path, help="file to write for docs/evidence")
     options = parser.parse_args()
-    cost, rounds = load_cost(options.cost), load_cost(options.rounds)
-    rows = measure(cost, measured_of(cost, options.speeds, "EVIDENCE"), rounds)
+    try:
+        if options.evidence is not None:
+            check_place("--evidence", str(options.evidence))
+        cost, rounds = load_cost(options.cost), load_cost(options.rounds)
+        rows = measure(cost, measured_of(cost, options.speeds, "EVIDENCE"), rounds)
+    except ConfigError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
     print(json.dumps({"benchmark": "loop_rules", "rows": rows}))
     if options.evidence is not None:
         told = {
@@ -87,7 +99,8 @@ def main() -> None:
             "were found by looking at these very points.",
         }
         write_whole(options.evidence, json.dumps(told, indent=1) + "\n")
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -1,4 +1,7 @@
-"""Ctrl-C, SIGTERM, SIGHUP: the first Ctrl-C lets the running cell end, all else ends a sweep at once, in good order."""
+"""Ctrl-C, SIGTERM, SIGHUP: the first Ctrl-C lets the running cell end, all else ends a sweep at once, in good order.
+
+Once the engine is being stopped, the first signal of any kind lets that end.
+"""
 
 from __future__ import annotations
 
@@ -24,25 +27,38 @@ class Interrupted(KeyboardInterrupt):
 
 
 class Stop:
-    """Whether the work is to end. In :meth:`patiently`, a first SIGINT only says so here, in ``asked``."""
+    """Whether the work is to end. In :meth:`patiently` and :meth:`ending`, a first signal only says so here, in
+    ``asked``, and what is gone on with to its end in ``awaited``, a clause without its "is" or "was"."""
 
     def __init__(self) -> None:
         self.asked: str | None = None  # the signal's name
-        self._patient = False
+        self.awaited = ""
+        self._patient: dict[int, str] = {}
 
     @contextmanager
     def patiently(self) -> Iterator[None]:
         """For work that is worth ending: a first SIGINT raises nothing in here."""
-        self._patient = True
+        with self._waiting("the running cell {} finished", signal.SIGINT):
+            yield
+
+    @contextmanager
+    def ending(self) -> Iterator[None]:
+        """For stopping the engine, which ends soon and must: a first signal of any kind raises nothing in here."""
+        with self._waiting("the engine {} stopped", signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            yield
+
+    @contextmanager
+    def _waiting(self, awaited: str, *signals: int) -> Iterator[None]:
+        self._patient = dict.fromkeys(signals, awaited)
         try:
             yield
         finally:
-            self._patient = False
+            self._patient = {}
 
     def waits(self, number: int) -> bool:
         """Takes a signal: whether the work may go on to its end."""
-        if number == signal.SIGINT and self._patient and self.asked is None:
-            self.asked = signal.Signals(number).name
+        if number in self._patient and self.asked is None:
+            self.asked, self.awaited = signal.Signals(number).name, self._patient[number]
             return True
         return False
 
@@ -71,7 +87,7 @@ def interruptible() -> Iterator[Stop]:
             return
         last = time.monotonic()
         if stop.waits(number):
-            say(f"{stop.asked}: the running cell is finished, then the report is written; once more to stop now")
+            say(f"{stop.asked}: {stop.awaited.format('is')}, then the report is written; once more to stop now")
             return
         for each in caught:
             signal.signal(each, again)

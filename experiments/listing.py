@@ -1,4 +1,4 @@
-"""The dry run: the points of a plan with what they will cost, and nothing started."""
+"""What is to be done, before it is: the dry run's points with what they will cost, and a run's first lines."""
 
 from __future__ import annotations
 
@@ -6,9 +6,12 @@ import sys
 from collections import Counter
 from collections.abc import Sequence
 
+from experiments.cells import Todo
+from experiments.changes import of_strategies
 from experiments.estimate import EMITTED, PROMPT_TOKENS, Estimate, server_starts
 from experiments.plan import Plan
-from experiments.progress import counted, describe, duration, say
+from experiments.progress import counted, describe, duration, say, warn
+from experiments.store import RunFolder
 
 
 def print_plan(
@@ -47,3 +50,31 @@ def print_plan(
         f"about {duration(total)} and {memory:.2f} GiB{of_it}, with {counted(starts, 'start')} of the engine. "
         f"A rough estimate: engine.cost, prompts of {PROMPT_TOKENS} tokens, tokens a round assumed: {assumed}."
     )
+
+
+def announce(plan: Plan, todo: list[Todo], folder: RunFolder, changed: list[str], part: bool) -> None:
+    """What is to be done, in some lines; ``changed``: the settings that differ from those the folder was made with.
+
+    ``part``: the folder has cells of the command's other plans, which are not spoken of.
+    """
+    say(f"run folder {folder.path}")
+    reasons = {point.reason.partition(":")[0] for point in plan.dropped}
+    if plan.dropped:
+        some = "; ".join(sorted(reasons)[:3]) + ("; ..." if len(reasons) > 3 else "")
+        say(f"{counted(len(plan.dropped), 'grid point')} dropped, which cannot be ({some}), see dropped.json")
+    done = len(plan.cells) - len(todo)
+    if done:
+        say(f"{done} of {len(plan.cells)} cells are done already")
+    others = folder.ids() - {planned.cell.cell_id for planned in plan.cells}
+    if part:
+        others = of_strategies(folder.cells, others, {planned.cell.arm.strategy for planned in plan.cells})
+    if others:
+        verb = "is" if len(others) == 1 else "are"
+        kept = f"{counted(len(others), 'cell')} of an earlier plan of this run {verb} kept"
+        why = f"settings that differ: {', '.join(changed)}" if changed else "another version, model or prompts"
+        warn(f"{kept}, and the report shows both; {why}")
+    for reason, count in Counter(item.planned.unsupported for item in todo).items():
+        if reason is not None:
+            warn(f"{counted(count, 'cell')} unsupported: {reason}")
+    measured = [item.seconds for item in todo if item.planned.unsupported is None]
+    say(f"{counted(len(measured), 'cell')} to measure, estimated at {duration(sum(measured))}")

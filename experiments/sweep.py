@@ -5,7 +5,6 @@ from __future__ import annotations
 import shlex
 import sys
 import traceback
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -25,12 +24,12 @@ from experiments.engines import engine_of
 from experiments.engines.published import published_options
 from experiments.estimate import estimate, server_starts
 from experiments.hosts import claimed
-from experiments.interrupt import Interrupted, interruptible
-from experiments.listing import print_plan
+from experiments.interrupt import Interrupted, Stop, interruptible
+from experiments.listing import announce, print_plan
 from experiments.models import pickled, resolve
 from experiments.outage import HostAway, Outage
 from experiments.plan import Facts, Plan
-from experiments.progress import Progress, counted, duration, say, say_briefly, warn
+from experiments.progress import Progress, say, say_briefly, warn
 from experiments.report import summarise, tracker
 from experiments.roofline import UNKNOWN, roofline
 from experiments.settings import Settings, load_settings
@@ -55,14 +54,22 @@ def run(config: Mapping[str, Any], run_id: str) -> dict[str, Any]:
     Raises:
         ConfigError: any setting, model, prompt or folder that cannot be used.
     """
+    return run_part(config, run_id, None)
+
+
+def run_part(config: Mapping[str, Any], run_id: str, whole: str | None) -> dict[str, Any]:
+    """:func:`run`, of one of several plans of a command; ``whole``: the ``run_id`` that its user goes on with.
+
+    None: the plan is the whole command. Else a folder may have cells of the command's other plans, of other strategies.
+    """
     settings = load_settings(config, run_id)
     with claimed(settings.host, settings.dry_run) as host:
         engine = settings.engine
         each = int(engine.flags.get("tensor_parallel") or 1)
-        return _run(config, replace(settings, host=placed(host, engine.device, settings.worker, each)))
+        return _run(config, replace(settings, host=placed(host, engine.device, settings.worker, each)), whole)
 
 
-def _run(config: Mapping[str, Any], settings: Settings) -> dict[str, Any]:
+def _run(config: Mapping[str, Any], settings: Settings, whole: str | None) -> dict[str, Any]:
     """The same on one host."""
     faults = settings.faults
     path = Path(settings.output_dir) / settings.name / settings.run_id
@@ -84,9 +91,9 @@ def _run(config: Mapping[str, Any], settings: Settings) -> dict[str, Any]:
     runner = _runner(settings, facts, files, todo, asked)
     with tracker(settings.tracking, folder) as recorder:
         kept = {**config, "run_id": settings.run_id, "worker": 0}
-        ended = _measure(kept, settings, facts, asked, folder, runner, recorder)
+        ended = _measure(kept, settings, facts, asked, folder, runner, recorder, whole is not None)
         if ended.why is not None:
-            say(f"{ended.why}; the same command with run_id={settings.run_id} does the rest")
+            say(f"{ended.why}; the same command with run_id={whole or settings.run_id} does the rest")
         return _finish(settings, folder, ended, recorder)
 
 
@@ -245,61 +252,91 @@ def _measure(
     folder: RunFolder,
     runner: Runner | None,
     recorder: Recorder,
+    part: bool,
 ) -> Ended:
-    """Starts the engine, makes the folder and runs the cells. Returns how it ended early, if it did.
+    """Measures, and stops the engine whatever happens. Returns how it ended early, if it did."""
+    ended: Ended | None = None
+    with interruptible() as stop:
+        try:
+            try:
+                ended = _cells(config, settings, facts, asked, folder, runner, recorder, stop, part)
+            finally:
+                with stop.ending():
+                    _put_away(runner, folder)
+        except Interrupted as signal:
+            _put_away(runner, folder)  # nothing is left to do, but where the signal came before that or within
+            lost = "the running cell is lost" if ended is None else "the engine was stopped"
+            return Ended(signal.name, f"{signal.name}: {lost}", now=stop.asked is not None)
+    if stop.asked is None:
+        return ended
+    return replace(ended, signal=stop.asked, why=ended.why or f"{stop.asked}: {stop.awaited.format('was')}")
+
+
+def _put_away(runner: Runner | None, folder: RunFolder) -> None:
+    """Stops the engine and gives up what is claimed. Safe to call twice."""
+    try:
+        if runner is not None:
+            runner.stop()
+    finally:
+        folder.close()
+
+
+def _cells(
+    config: dict[str, Any],
+    settings: Settings,
+    facts: Facts,
+    asked: list[Asked],
+    folder: RunFolder,
+    runner: Runner | None,
+    recorder: Recorder,
+    stop: Stop,
+    part: bool,
+) -> Ended:
+    """Starts the engine, makes the folder and runs the cells. Returns what broke it off, if something did.
 
     One runner serves the whole plan; where an arm has a server of its own, the runner starts one after another. Answers
     to earlier turns that are not recorded yet are recorded first, since the cells are named by them.
     """
-    with interruptible() as stop:
-        try:
-            environment = None
-            if runner is not None:
-                recorder.start()  # beside the engine, so that it takes no time of its own
-                say_briefly(f"starting the {settings.engine.name} engine with {settings.model.name}")
-                with asked[0].named():  # the one that an engine starts with
-                    environment = _environment(settings, asked, started(runner, settings.faults, _outage(settings)))
-                for warning in (environment.get("engine_warning"), *environment["host_warnings"]):
-                    if warning:
-                        warn(warning)
-                if facts.cost is not None:
-                    check_setup(facts.cost, settings, facts.engine_version, environment)
-                asked, told = recorded(asked, runner, facts, folder)
-                environment |= told
-                runner = runner if len(asked) == 1 else ChangingRunner(runner, asked, facts)
-            elif not folder.ids():
-                environment = _environment(settings, asked, None)
-            plan = plan_of(asked, facts)
-            todo = _with_starts(_todo(settings, plan, folder), settings)
-            for each in asked:
-                each.talk.keep()
-            before = folder.config()
-            folder.open(config, environment, plan.dropped, plan.cells)
-            _announce(plan, todo, folder, differing_keys(before, redacted(config)))
-            left = [item.seconds for item in todo if item.planned.unsupported is None]
-            progress = Progress(left, several=len(asked) > 1)
-            recorder.ready()
-            bounds = UNKNOWN if runner is None else roofline(settings, facts.revisions.get("target"))
-            run_cells(todo, runner, folder, _rules(settings, facts), progress, recorder.cell, bounds, stop)
-        except Interrupted as signal:
-            return Ended(signal.name, f"{signal.name}: the running cell is lost", now=stop.asked is not None)
-        except DiskFull as error:
-            return _broken_off(str(error))
-        except HostAway as error:
-            return replace(_broken_off(str(error)), report=True)
-        except EngineFailure as error:
-            return _broken_off(f"the {settings.engine.name} engine: {error}")
-        except OSError as error:
-            if not DISK_FULL.search(str(error)):
-                raise
-            return _broken_off(f"{folder.path}: {error.strerror}")
-        finally:
-            try:
-                if runner is not None:
-                    runner.stop()
-            finally:
-                folder.close()
-    return Ended() if stop.asked is None else Ended(stop.asked, f"{stop.asked}: the running cell was finished")
+    try:
+        environment = None
+        if runner is not None:
+            recorder.start()  # beside the engine, so that it takes no time of its own
+            say_briefly(f"starting the {settings.engine.name} engine with {settings.model.name}")
+            with asked[0].named():  # the one that an engine starts with
+                environment = _environment(settings, asked, started(runner, settings.faults, _outage(settings)))
+            for warning in (environment.get("engine_warning"), *environment["host_warnings"]):
+                if warning:
+                    warn(warning)
+            if facts.cost is not None:
+                check_setup(facts.cost, settings, facts.engine_version, environment)
+            asked, told = recorded(asked, runner, facts, folder)
+            environment |= told
+            runner = runner if len(asked) == 1 else ChangingRunner(runner, asked, facts)
+        elif not folder.ids():
+            environment = _environment(settings, asked, None)
+        plan = plan_of(asked, facts)
+        todo = _with_starts(_todo(settings, plan, folder), settings)
+        for each in asked:
+            each.talk.keep()
+        before = folder.config()
+        folder.open(config, environment, plan.dropped, plan.cells)
+        announce(plan, todo, folder, differing_keys(before, redacted(config)), part)
+        left = [item.seconds for item in todo if item.planned.unsupported is None]
+        progress = Progress(left, several=len(asked) > 1)
+        recorder.ready()
+        bounds = UNKNOWN if runner is None else roofline(settings, facts.revisions.get("target"))
+        run_cells(todo, runner, folder, _rules(settings, facts), progress, recorder.cell, bounds, stop)
+    except DiskFull as error:
+        return _broken_off(str(error))
+    except HostAway as error:
+        return replace(_broken_off(str(error)), report=True)
+    except EngineFailure as error:
+        return _broken_off(f"the {settings.engine.name} engine: {error}")
+    except OSError as error:
+        if not DISK_FULL.search(str(error)):
+            raise
+        return _broken_off(f"{folder.path}: {error.strerror}")
+    return Ended()
 
 
 def _broken_off(error: str) -> Ended:
@@ -337,29 +374,6 @@ def _environment(settings: Settings, asked: list[Asked], engine: dict[str, Any] 
 def _command() -> str:
     """The command line of this process, for the report's recipe."""
     return shlex.join(["python", "-m", "ddbench", *sys.argv[1:]])
-
-
-def _announce(plan: Plan, todo: list[Todo], folder: RunFolder, changed: list[str]) -> None:
-    """What is to be done, in some lines; ``changed``: the settings that differ from those the folder was made with."""
-    say(f"run folder {folder.path}")
-    reasons = {point.reason.partition(":")[0] for point in plan.dropped}
-    if plan.dropped:
-        some = "; ".join(sorted(reasons)[:3]) + ("; ..." if len(reasons) > 3 else "")
-        say(f"{counted(len(plan.dropped), 'grid point')} dropped, which cannot be ({some}), see dropped.json")
-    done = len(plan.cells) - len(todo)
-    if done:
-        say(f"{done} of {len(plan.cells)} cells are done already")
-    others = folder.ids() - {planned.cell.cell_id for planned in plan.cells}
-    if others:
-        verb = "is" if len(others) == 1 else "are"
-        kept = f"{counted(len(others), 'cell')} of an earlier plan of this run {verb} kept"
-        why = f"settings that differ: {', '.join(changed)}" if changed else "another version, model or prompts"
-        warn(f"{kept}, and the report shows both; {why}")
-    for reason, count in Counter(item.planned.unsupported for item in todo).items():
-        if reason is not None:
-            warn(f"{counted(count, 'cell')} unsupported: {reason}")
-    measured = [item.seconds for item in todo if item.planned.unsupported is None]
-    say(f"{counted(len(measured), 'cell')} to measure, estimated at {duration(sum(measured))}")
 
 
 def _finish(settings: Settings, folder: RunFolder, ended: Ended, recorder: Recorder) -> dict[str, Any]:

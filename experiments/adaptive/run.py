@@ -21,8 +21,9 @@ from ddbench.storage import write_whole
 from experiments.adaptive.calibration import calibration
 from experiments.adaptive.compare import Row, compare, groups, summary, verdicts
 from experiments.adaptive.settings import Comparison, load
-from experiments.evidence.predicted import keep
+from experiments.evidence.predicted import check_place, keep
 from experiments.progress import counted, duration, say, warn
+from experiments.store import RunFolder
 
 if TYPE_CHECKING:
     from experiments.adaptive.judge import Judge
@@ -66,6 +67,8 @@ def run(config: Mapping[str, Any], run_id: str) -> dict[str, Any]:
     folder = Path(settings.output_dir) / settings.name / settings.run_id
     if (folder / "adaptive.json").exists():
         raise ConfigError("run_id", settings.run_id, "a new one: a comparison is made at once")
+    check_place("adaptive.evidence", asked.adaptive.evidence)
+    RunFolder(folder).check_writable()
     recording = asked.replayed.recording
     loaded = asked.replayed.folder.load(recording)
     traces = dict(zip(recording.temperatures, loaded, strict=True))

@@ -103,6 +103,8 @@ def load(config: Mapping[str, Any], run_id: str) -> Comparison:
         ConfigError: no such recording or cost file, two that are of different models, or a setting that cannot be.
     """
     asked = build(AdaptiveSettings, config.get("adaptive") or {}, "adaptive")
+    if config["sweep"].get("batch_size") is not None:
+        raise ConfigError("sweep.batch_size", config["sweep"]["batch_size"], "null: here it is adaptive.batch_size")
     priced = load_priced(config, OWN, run_id)
     replayed = priced.replayed
     recorded = replayed.recording

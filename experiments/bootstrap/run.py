@@ -51,6 +51,8 @@ def run(config: Mapping[str, Any], run_id: str) -> dict[str, Any]:
     """
     engine = build(EngineSettings, config["engine"], "engine")
     asked = build(BootstrapSettings, config.get("bootstrap") or {}, "bootstrap")
+    if config.get("dry_run"):
+        raise ConfigError("dry_run", config["dry_run"], "false: bootstrap has no plan to list")
     recipe = recipe_of(engine.name, engine.device)
     if engine.url is not None:
         raise ConfigError("engine.url", engine.url, "null: an environment is made, and no server is asked")

@@ -11,8 +11,17 @@ from pathlib import Path
 from typing import Any
 
 from ddbench.cost import CostModel
+from ddbench.errors import ConfigError
 from ddbench.storage import write_whole
 from experiments.evidence.shards import plain
+from experiments.validate.record import unwritable
+
+
+def check_place(key: str, place: str | None) -> None:
+    """Before anything is measured for it: raises ConfigError where the file that ``key`` names cannot be written."""
+    why = None if place is None else unwritable(Path(place))
+    if why is not None:
+        raise ConfigError(key, place, f"a file that can be written ({why})")
 
 
 def keep(place: str, cost: CostModel, found: Mapping[str, Any], notes: str) -> None:

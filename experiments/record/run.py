@@ -22,6 +22,7 @@ from experiments.record.prompts import Source, gather
 from experiments.record.recorders import Recorder, ReferenceRecorder, requests_of
 from experiments.record.settings import RecordSettings, load
 from experiments.settings import Settings
+from experiments.store import RunFolder
 from runners.base import EngineFailure
 from runners.machine import machine_facts
 from runners.prompts import Tokenized
@@ -39,6 +40,7 @@ def run(config: Mapping[str, Any], run_id: str) -> dict[str, Any]:
     if settings.engine.name != "reference":  # the server captures graphs for, and admits, what is recorded at a time
         settings = replace(settings, sweep=replace(settings.sweep, batch_size=(asked.batch_size,)))
     folder = RecordFolder(Path(settings.output_dir) / settings.name / settings.run_id)
+    RunFolder(folder.path).check_writable()
     source = gather(settings, folder.path)
     nodes = max(asked.nodes, *settings.sweep.nodes)
     engine = recorder_for(source, nodes)

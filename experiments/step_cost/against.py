@@ -67,23 +67,46 @@ def against(cost: CostModel, place: str) -> list[Told]:
     return found
 
 
+def check_engine(engine: str, place: str) -> None:
+    """Before anything is measured on an engine: :func:`against` would not take a file of another for it.
+
+    Raises:
+        ConfigError: no such file, or none with times of that engine.
+    """
+    if _is_cost(place):
+        theirs = [load_cost(place).fingerprint.get("engine", "unknown")]
+    else:
+        theirs = list(_evidence(place, "step_cost.against")["versions"])
+    if engine not in theirs:
+        allowed = f"an evidence file or a cost file of {engine}, which is to be measured"
+        raise ConfigError("step_cost.against", place, allowed)
+
+
+def _evidence(place: str, key: str) -> dict[str, Any]:
+    """Raises ConfigError for what is no evidence file."""
+    try:
+        data: dict[str, Any] = json.loads(Path(place).read_text(encoding="utf-8"))
+        if isinstance(data["measured"], dict) and isinstance(data["versions"], dict):
+            return data
+    except (OSError, ValueError, KeyError, TypeError):
+        pass
+    raise ConfigError(key, place, "an evidence file of round times or pinned speeds")
+
+
 def measured_of(cost: CostModel, place: str, key: str) -> dict[str, Any]:
     """What an evidence file of the cost's own setup measured; ``key`` of the configuration names the file.
 
     Raises:
         ConfigError: no such file, or one of another engine, version, precision, GPU or model.
     """
-    try:
-        data = json.loads(Path(place).read_text(encoding="utf-8"))
-        measured, versions = data["measured"], data["versions"]
-    except (OSError, ValueError, KeyError, TypeError):
-        raise ConfigError(key, place, "an evidence file of round times or pinned speeds") from None
+    data = _evidence(place, key)
+    versions = data["versions"]
     engine, gpu = cost.fingerprint.get("engine", "unknown"), cost.fingerprint.get("device")
     if engine not in versions or data.get("gpu") != gpu:
         raise ConfigError(key, place, f"an evidence file of {engine} on {gpu}, as the cost file is")
     _same_build(cost, engine, known(versions[engine]), place, key)
     check_dummy_cost(cost.fingerprint, key, place)
-    found: dict[str, Any] = measured
+    found: dict[str, Any] = data["measured"]
     return found
 
 

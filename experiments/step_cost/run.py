@@ -17,12 +17,13 @@ from ddbench.cost.model import CostModel
 from ddbench.errors import ConfigError
 from ddbench.records import FINAL_STATUSES
 from ddbench.storage import write_whole
-from experiments.evidence.predicted import keep
+from experiments.evidence.predicted import check_place, keep
 from experiments.evidence.shards import plain
 from experiments.progress import say
 from experiments.settings import Settings
 from experiments.step_cost.measured import Measured
 from experiments.step_cost.settings import StepCostSettings, load
+from experiments.store import RunFolder
 
 NOTES = (
     "told: by the fit of a cost file; measured: round times and tokens/s at a pinned acceptance of evidence shards of "
@@ -45,6 +46,12 @@ def run(config: Mapping[str, Any], run_id: str) -> dict[str, Any]:
     folder = Path(settings.output_dir) / settings.name / settings.run_id
     if (folder / "cost.json").exists():
         raise ConfigError("run_id", settings.run_id, "a new one: a measurement is not gone on with")
+    if asked.against is not None and asked.evidence is None:
+        from experiments.step_cost.against import check_engine
+
+        check_engine(settings.engine.name, asked.against)
+    check_place("step_cost.kept", asked.kept)
+    RunFolder(folder).check_writable()
     measure = _measure(settings, asked)
     folder.mkdir(parents=True, exist_ok=True)
     place = folder / "cost.json"

@@ -32,6 +32,7 @@ from ddbench.records import Cell
 from experiments.estimate import GIB, memory_gib
 from experiments.evidence.dummy_models import drafter_parameters, target_parameters
 from experiments.settings import ModelSettings
+from experiments.store import RunFolder
 from experiments.validate.arithmetic import BYTES
 from experiments.validate.verdict import Missing, Value
 
@@ -53,7 +54,7 @@ def arm_of(row: Any) -> str:
 def of_tiny(folder: Path, model: ModelSettings) -> dict[str, Value]:
     """What the sweep of the tiny pair says."""
     frames = load(folder)
-    found: dict[str, Value] = {"cells.tiny.failed": _failed(folder, frames.cells, plans=2)}
+    found: dict[str, Value] = {"cells.tiny.failed": _failed(folder, plans=2)}
     for row in frames.results.itertuples():
         name = f"{arm_of(row)}.batch_{row.batch_size}"
         state = _unmeasured(row)
@@ -69,7 +70,7 @@ def of_tiny(folder: Path, model: ModelSettings) -> dict[str, Value]:
 def of_rounds(folder: Path) -> dict[str, Value]:
     """What the sweep with random weights says."""
     frames = load(folder)
-    found: dict[str, Value] = {"cells.rounds.failed": _failed(folder, frames.cells, plans=1)}
+    found: dict[str, Value] = {"cells.rounds.failed": _failed(folder, plans=1)}
     for row in frames.results.itertuples():
         state = _unmeasured(row)
         if state is None and row.status == "suspect":
@@ -95,20 +96,34 @@ def of_host(facts: dict[str, Any], gpu: int) -> dict[str, Value]:
     }
 
 
-def _failed(folder: Path, cells: pd.DataFrame, plans: int) -> Value:
-    """``plans``: how many the sweep has (:mod:`experiments.validate.sweeps`). None failed only where all were run."""
-    failed = float((cells["status"] == "failed").sum())
-    stored = [json.loads(path.read_text(encoding="utf-8")) for path in (folder / "planned").glob("*.json")]
-    planned = {row["cell_id"] for plan in stored for row in plan}
-    left = planned - set(cells["cell_id"])
-    if not failed and len(stored) < plans:
+def _failed(folder: Path, plans: int) -> Value:
+    """``plans``: how many the sweep has (:mod:`experiments.validate.sweeps`). None failed only where all were run.
+
+    As in a report, a cell with a status and a damaged file is failed, one with a damaged status is not finished.
+    """
+    run = RunFolder(folder)
+    failed = float(run.counts()["failed"])
+    if failed:
+        return failed
+    planned: set[str] = set()
+    stored = sorted((folder / "planned").glob("*.json"))
+    for path in stored:
+        try:
+            planned |= {row["cell_id"] for row in json.loads(path.read_text(encoding="utf-8"))}
+        except (OSError, ValueError, TypeError, KeyError):
+            return Missing(f"planned/{path.name} cannot be read")
+    if len(stored) < plans:
         return Missing(f"{len(stored)} of its {plans} plans were begun")
-    if not failed and left:
-        return Missing(f"{len(left)} of {len(planned)} planned cells were not run")
-    return failed
+    left = planned - run.ids()
+    unread = sorted(name for name in left if (folder / "cells" / name).is_dir())
+    if unread:
+        return Missing(f"cells/{unread[0]}/status.json cannot be read")
+    return Missing(f"{len(left)} of {len(planned)} planned cells were not run") if left else failed
 
 
 def _unmeasured(row: Any) -> Missing | None:
+    if pd.isna(row.status):
+        return Missing(f"cells/{row.cell_id}/status.json cannot be read")
     return None if row.status in ("ok", "suspect") else Missing(f"{row.status}: {row.reason}")
 
 
@@ -148,17 +163,27 @@ def _beyond_plan(folder: Path, cells: pd.DataFrame) -> dict[str, Value]:
     found: dict[str, Value] = {}
     for row in cells.itertuples():
         notes = folder / "cells" / str(row.cell_id) / "engine.json"
-        told = json.loads(notes.read_text(encoding="utf-8")) if notes.is_file() else {}
-        plan, peak = told.get("memory_predicted_gib"), _number(row.peak_memory_gib, "no peak of memory was stored")
-        if plan is None or isinstance(peak, Missing):
-            continue
         key = f"beyond_plan_gib.{arm_of(row)}"
-        planned = plan["total"] + (
-            0.0 if plan["weights"] else BYTES * (target_parameters() + drafter_parameters()) / GIB
-        )
-        beyond, before = float(peak) - planned, found.get(key)
+        before, peak = found.get(key), _number(row.peak_memory_gib, "no peak of memory was stored")
+        try:
+            planned = _planned_gib(notes) if notes.is_file() else None
+        except (OSError, ValueError, TypeError, KeyError, AttributeError):
+            found[key] = Missing(f"cells/{row.cell_id}/engine.json cannot be read")
+            continue
+        if planned is None or isinstance(peak, Missing) or isinstance(before, Missing):
+            continue
+        beyond = float(peak) - planned
         found[key] = max(beyond, before) if isinstance(before, float) else beyond
     return found
+
+
+def _planned_gib(notes: Path) -> float | None:
+    """What was computed before a server's start, None where nothing was."""
+    plan = json.loads(notes.read_text(encoding="utf-8")).get("memory_predicted_gib")
+    if plan is None:
+        return None
+    weights = 0.0 if plan["weights"] else BYTES * (target_parameters() + drafter_parameters()) / GIB
+    return float(plan["total"]) + weights
 
 
 def _cell(folder: Path) -> Cell:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shlex
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
@@ -56,6 +58,28 @@ def record(
         "measured": {key: value for key, value in found.items() if not isinstance(value, Missing)},
         "notes": NOTES if note is None else f"{NOTES} {note}",
     }
+
+
+def unwritable(path: Path) -> str | None:
+    """Why a file cannot be written there, None where it can. Leaves no trace of the attempt."""
+    made: list[Path] = []
+    try:
+        made = [folder for folder in path.parents if not folder.exists()]
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if path.is_dir():
+            return "it is a folder"
+        probe = path.with_name(f".{path.name}.{os.getpid()}")
+        probe.touch()
+        probe.unlink()
+    except FileExistsError:
+        return f"{path.parent} is no folder"
+    except (OSError, ValueError) as error:
+        return getattr(error, "strerror", None) or str(error)
+    finally:
+        for folder in made:
+            with suppress(OSError):  # not made, or another process already uses it
+                folder.rmdir()
+    return None
 
 
 def write_record(path: Path, found: Mapping[str, Any]) -> None:

@@ -5,24 +5,26 @@ from __future__ import annotations
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from ddbench.errors import ConfigError
+from ddbench.errors import Broken, ConfigError
 from experiments import sweep
 from experiments.hosts import hosts_of, reached
 from experiments.progress import say, warn
 from experiments.settings import Settings, load_settings, one_workload
 from experiments.typed import build
-from experiments.validate import measure, stored, sweeps
+from experiments.validate import dry, measure, stored, sweeps
 from experiments.validate.predict import write
 from experiments.validate.predictions import COMMITTED, Machine, choose, read_machines
-from experiments.validate.record import measured_now, record, table, write_record
+from experiments.validate.record import measured_now, record, table, unwritable, write_record
 from experiments.validate.verdict import Missing, Run, Value, judge, verdict
 from runners.base import EngineFailure
 
 PARTS = ("host", "tiny", "rounds")
+EVIDENCE = "evidence.json"
+LEFT_OUT = "left out by validate.parts"
 PREFIXES = {  # of the keys that a part measures
     "host": ("host.",),
     "tiny": ("cells.tiny.", "backend.", "lossless_share.", "largest_gap", "acceptance_length.", "program_gib."),
@@ -51,6 +53,8 @@ class ValidateSettings:
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ConfigError(f"validate.{name}", value, "an integer >= 1, or null")
+            if value is not None and self.judge is not None:
+                raise ConfigError(f"validate.{name}", value, "null with validate.judge: what was measured has its own")
         unknown = [part for part in self.parts if part not in PARTS]
         if unknown or not self.parts:
             raise ConfigError("validate.parts", list(self.parts), f"some of {', '.join(PARTS)}")
@@ -68,7 +72,13 @@ def run(config: Mapping[str, Any], run_id: str) -> dict[str, Any]:
             where another has measured something before, its evidence is written all the same.
     """
     asked = build(ValidateSettings, config.get("validate") or {}, "validate")
+    if config.get("dry_run") and (asked.predict or asked.judge is not None):
+        allowed = "false with validate.judge and validate.predict, which measure nothing and write a file"
+        raise ConfigError("dry_run", config["dry_run"], allowed)
     if asked.predict:
+        if asked.file.exists():
+            allowed = "a file that does not exist yet with validate.predict: what was predicted is not written over"
+            raise ConfigError("validate.predictions", str(asked.file), allowed)
         write(asked.file, Path(asked.evidence), Path(asked.evidence_sglang))
         return {"predictions": str(asked.file), "cells": {}}
     if asked.judge is not None:
@@ -79,12 +89,17 @@ def run(config: Mapping[str, Any], run_id: str) -> dict[str, Any]:
     if settings.model.name != "tiny":
         raise ConfigError("model", settings.model.name, "tiny: predictions are of ddbench's own pairs alone")
     machines = read_machines(asked.file)  # before a host is asked
+    folder = Path(settings.output_dir) / settings.name / settings.run_id
+    _check_output(asked, "output_dir", folder)
     facts = _host_facts(settings)
     gpu, number = _gpu(settings, facts)
     machine = _machine(machines, asked, gpu, settings)
-    folder = Path(settings.output_dir) / settings.name / settings.run_id
+    if settings.dry_run:
+        tiny = sweeps.tiny(plain, machine.tiny, asked.prompts, asked.new_tokens) if "tiny" in asked.parts else []
+        plan = machine.rounds if "rounds" in asked.parts else None
+        return dry.printed(plain, folder, tiny, plan, settings.engine.name) | {"machine": machine.name}
     done = _measured(plain, settings, asked, machine, folder, (facts, number))
-    of = Run(settings.engine.name, asked.prompts or machine.tiny.prompts, asked.new_tokens or machine.tiny.new_tokens)
+    of = _run_of(machine, settings.engine.name, asked.prompts, asked.new_tokens)
     now = measured_now(facts.get("driver"), gpu, stored.engines(folder))
     summary = _told(asked, machine, folder, of, done.values, now) | {"cells": dict(done.cells)}
     if done.refused is not None:
@@ -98,11 +113,15 @@ def run(config: Mapping[str, Any], run_id: str) -> dict[str, Any]:
 def _judged(asked: ValidateSettings, folder: Path) -> dict[str, Any]:
     """A validation that was measured before, as :func:`run` gives its summary."""
     then = stored.read(folder)
+    _check_output(asked, "validate.judge", folder)
     gpu, number = _gpu(then.settings, then.facts)
     machine = _machine(read_machines(asked.file), asked, gpu, then.settings)
-    tiny = machine.tiny
-    of = Run(then.settings.engine.name, then.prompts or tiny.prompts, then.new_tokens or tiny.new_tokens)
+    of = _run_of(machine, then.settings.engine.name, then.prompts, then.new_tokens)
+    then = replace(then, sweeps=tuple(name for name in then.sweeps if name in asked.parts))
     found = stored.values(then, number)
+    for part in set(PARTS) - set(asked.parts):
+        found = {key: value for key, value in found.items() if not key.startswith(PREFIXES[part])}
+        found |= _missing(machine, part, LEFT_OUT)
     summary = _told(asked, machine, folder, of, found, stored.measured_then(then, gpu))
     return summary | {"cells": dict(stored.cells(then))}
 
@@ -118,6 +137,25 @@ def _machine(machines: Mapping[str, Machine], asked: ValidateSettings, gpu: str 
     return machine
 
 
+def _run_of(machine: Machine, engine: str, prompts: int | None, new_tokens: int | None) -> Run:
+    """None: as predicted."""
+    tiny = machine.tiny
+    return Run(engine, prompts or tiny.prompts, new_tokens or tiny.new_tokens, machine.engines)
+
+
+def _check_output(asked: ValidateSettings, key: str, folder: Path) -> None:
+    """Raises ConfigError where the evidence file cannot be written; ``key`` names ``folder``, its place by default."""
+    if asked.output is not None:
+        why = unwritable(Path(asked.output))
+        if why is not None:
+            raise ConfigError("validate.output", asked.output, f"a file that can be written ({why})")
+        return
+    why = unwritable(folder / EVIDENCE)
+    if why is not None:
+        allowed = f"a folder in which {EVIDENCE} can be written ({why}), or a file in validate.output"
+        raise ConfigError(key, str(folder), allowed)
+
+
 def _told(
     asked: ValidateSettings,
     machine: Machine,
@@ -126,12 +164,20 @@ def _told(
     found: Mapping[str, Value],
     measured: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """Writes the evidence file and the table; the summary without its cells."""
+    """Writes the evidence file and the table; the summary without its cells.
+
+    Raises:
+        Broken: the file cannot be written, though it could be before.
+    """
     lines = judge(machine.predictions, found, of)
-    path = folder / "evidence.json" if asked.output is None else Path(asked.output)
+    path = folder / EVIDENCE if asked.output is None else Path(asked.output)
     result = verdict(lines)
-    write_record(path, record(machine, asked.file, lines, found, measured, asked.note))
     sys.stdout.write(table(lines))
+    try:
+        write_record(path, record(machine, asked.file, lines, found, measured, asked.note))
+    except OSError as error:
+        again = f"what was measured is stored: validate.judge={folder} writes it from there"
+        raise Broken(f"{path} cannot be written ({error.strerror}); {again}") from None
     states = Counter(line.state for line in lines)
     summary: dict[str, Any] = {"run": str(folder), "evidence": str(path), "machine": machine.name, "verdict": result}
     summary |= {"lines": {state: states[state] for state in ("pass", "fail", "not checked")}}
@@ -188,7 +234,7 @@ def _measured(
         "rounds": rounds,
     }
     for part, measured in parts.items():
-        why = "left out by validate.parts" if part not in asked.parts else f"ended by {stopped}" if stopped else None
+        why = LEFT_OUT if part not in asked.parts else f"ended by {stopped}" if stopped else None
         if why is None:
             try:
                 for values in measured():
@@ -201,15 +247,19 @@ def _measured(
                     refused = refused or failure
                 why = str(failure)
                 warn(f"{part}: {why}")
-        keys = [one.key for one in machine.predictions if one.key.startswith(PREFIXES[part])]
-        found = {key: Missing(why) for key in keys} | found
+        found = _missing(machine, part, why) | found
     return Measured(found, sum(counts.values(), Counter()), stopped, refused)
 
 
+def _missing(machine: Machine, part: str, why: str) -> dict[str, Value]:
+    """The values of a part's lines where none was measured."""
+    return {one.key: Missing(why) for one in machine.predictions if one.key.startswith(PREFIXES[part])}
+
+
 def _sweep(config: Mapping[str, Any], folder: Path, name: str, counts: dict[str, Counter[str]]) -> str | None:
-    """Runs a sweep into ``folder/name``; returns the signal that ended it. Cells of an earlier plan there are kept."""
+    """Runs a sweep into ``folder/name``; returns the signal that ended it. Cells of another plan there are kept."""
     place = {"output_dir": str(folder.parent), "name": folder.name, "run_id": name}
-    summary = sweep.run({**config, **place}, name)
+    summary = sweep.run_part({**config, **place}, name, whole=folder.name)
     counts[name] = Counter(summary["cells"])
     ended: str | None = summary.get("interrupted")
     return ended

@@ -13,13 +13,17 @@ import yaml
 
 from ddbench import load
 from ddbench.errors import ConfigError
+from experiments.progress import warn
 from experiments.settings import Settings, load_settings
+from experiments.store import RunFolder
 from experiments.validate import measure
 from experiments.validate.record import command, today, without_folders
 from experiments.validate.verdict import Value
+from reports.frames import read_run
 from runners.machine import machine_facts
 
 SWEEPS = ("tiny", "rounds")
+TOLD = ("command", "started", "python", "packages", "git_commit")  # of environment.json, what a verdict repeats
 
 
 @dataclass(frozen=True)
@@ -45,25 +49,49 @@ class Stored:
 
 
 def read(folder: Path) -> Stored:
-    """Raises ConfigError where the folder is none of a validation, or nothing was measured."""
+    """Cells that cannot be read in full are told as warnings, in the words of a report.
+
+    Raises:
+        ConfigError: the folder is none of a validation, nothing was measured, or what says with what is damaged.
+    """
     there = tuple(name for name in SWEEPS if any((folder / name / "cells").glob("*/status.json")))
     if not there:
         raise ConfigError("validate.judge", str(folder), "the folder of a validation, as its summary names it in `run`")
-    try:
-        configs = {name: yaml.safe_load((folder / name / "config.yaml").read_text(encoding="utf-8")) for name in there}
-        environments = [json.loads((folder / name / "environment.json").read_text(encoding="utf-8")) for name in there]
-    except (OSError, ValueError, yaml.YAMLError) as error:
-        told = str(error).splitlines()[0]
-        raise ConfigError("validate.judge", str(folder), f"a folder with configurations ({told})") from None
+    configs, environments = {}, []
+    for name in there:
+        try:
+            path = folder / name / "config.yaml"
+            configs[name] = _with(yaml.safe_load(path.read_text(encoding="utf-8")))
+            settings = load_settings(configs[there[0]], folder.name)
+            path = folder / name / "environment.json"
+            environments.append(_with(json.loads(path.read_text(encoding="utf-8")), *TOLD))
+        except (OSError, ValueError, yaml.YAMLError) as error:
+            allowed = f"a folder with a whole {name}/{path.name} ({str(error).splitlines()[0]})"
+            raise ConfigError("validate.judge", str(folder), allowed) from None
+        for problem in read_run(folder / name).problems:
+            warn(f"{name}/{problem}")
     tiny = configs.get("tiny") or {}
     return Stored(
         folder=folder,
-        settings=load_settings(configs[there[0]], folder.name),
+        settings=settings,
         environment=max(environments, key=lambda each: str(each["started"])),
         sweeps=there,
         prompts=(tiny.get("workload") or {}).get("max_prompts"),
         new_tokens=(tiny.get("load") or {}).get("max_new_tokens"),
     )
+
+
+def _with(found: Any, *keys: str) -> dict[str, Any]:
+    """Raises ValueError where a file's content is no mapping, or lacks one of ``keys``."""
+    if not isinstance(found, dict):
+        raise ValueError(f"{type(found).__name__} in the place of a mapping")
+    missing = [key for key in keys if key not in found]
+    if missing:
+        raise ValueError(f"without {', '.join(missing)}")
+    wrong = [key for key in ("packages", "host") if not isinstance(found.get(key) or {}, Mapping)]
+    if keys and wrong:
+        raise ValueError(f"{wrong[0]} is no mapping")
+    return found
 
 
 def values(stored: Stored, gpu: int) -> dict[str, Value]:
@@ -80,9 +108,9 @@ def cells(stored: Stored) -> Counter[str]:
     """Cells by status, those of points that the report finds suspect among them."""
     counts: Counter[str] = Counter()
     for name in stored.sweeps:
-        for row in load(stored.folder / name).results.itertuples():
-            counts[str(row.status)] += len(row.cell_ids)
-    return counts
+        place = stored.folder / name
+        counts.update(RunFolder(place).counts(load(place).analysis.suspect_cells))
+    return +counts  # without those that there are none of
 
 
 def engines(folder: Path) -> dict[str, Any]:

@@ -37,11 +37,15 @@ class Line:
 
 @dataclass(frozen=True)
 class Run:
-    """What was measured with: a prediction made for another engine, or another number of prompts, is not checked."""
+    """What was measured with: a prediction made for another engine, or another number of prompts, is not checked.
+
+    ``predicted_for``: the engines of the machine whose predictions they are; None: whatever each line says.
+    """
 
     engine: str
     prompts: int
     new_tokens: int
+    predicted_for: tuple[str, ...] | None = None
 
 
 def judge(predictions: Iterable[Prediction], measured: Mapping[str, Value], run: Run) -> list[Line]:
@@ -70,6 +74,8 @@ def _line(one: Prediction, value: Value, run: Run) -> Line:
 
 
 def _not_for(one: Prediction, run: Run) -> str | None:
+    if run.predicted_for is not None and run.engine not in run.predicted_for:
+        return f"predicted for {', '.join(run.predicted_for)}, not for {run.engine}"
     if one.engine not in (None, run.engine):
         return f"predicted for {one.engine}, not for {run.engine}"
     if one.prompts not in (None, run.prompts):

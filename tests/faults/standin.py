@@ -26,6 +26,7 @@ from runners.server import Server, ServerCommand
 from runners.tables import histogram, write_rows
 
 SERVER = Path(__file__).with_name("standin_server.py")
+STUBBORN = 2  # threads with which this engine ends by SIGKILL alone, a second after it is told to
 
 
 def run(config: Mapping[str, Any], run_id: str) -> dict[str, Any]:
@@ -53,8 +54,9 @@ class StandInRunner:
     def start(self) -> dict[str, Any]:
         self.stop()
         delay_s = "20" if self.spec.dtype == "bfloat16" else "0"  # a precision that takes this engine long to load
+        stubborn = ["stubborn"] if self.spec.threads == STUBBORN else []
         command = ServerCommand(
-            [sys.executable, str(SERVER), "{port}", delay_s],
+            [sys.executable, str(SERVER), "{port}", delay_s, *stubborn],
             start_timeout_s=self.spec.start_s,
             grace_s=1.0,
             name="the stand-in",

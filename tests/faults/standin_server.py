@@ -1,4 +1,6 @@
-"""A small engine server: ``python standin_server.py PORT [SECONDS]``, which it sleeps before it listens.
+"""A small engine server: ``python standin_server.py PORT [SECONDS [stubborn]]``.
+
+It sleeps so many seconds before it listens; a stubborn one is not ended by SIGTERM.
 
 What it answers depends on the request alone.
 
@@ -11,6 +13,7 @@ from __future__ import annotations
 import http.server
 import json
 import os
+import signal
 import sys
 import time
 from collections.abc import Iterator
@@ -66,6 +69,8 @@ def chunks(prompt: list[int], count: int, depth: int) -> Iterator[list[int]]:
 
 
 if __name__ == "__main__":
+    if "stubborn" in sys.argv:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
     sys.stderr.write("loading\n")
     sys.stderr.flush()
     time.sleep(float(sys.argv[2]) if len(sys.argv) > 2 else 0.0)

@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 
 import psutil
+import pytest
 from sweeps import CELLS, Process, Sweeps, finished, gone, ports, statuses, wait_for
 
 # Of each of seven starts: seconds from the moment when it is at a cell to the death of its engine, and of the next
@@ -176,3 +177,22 @@ def test_ctrl_c_twice_stops_now(sweeps: Sweeps) -> None:
     code, _, err = sweeps.run("twice")
     assert code == 0, err
     assert sweeps.content("twice") == sweeps.content("whole")
+
+
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_while_the_engine_is_stopped_leaves_a_whole_run(
+    sweeps: Sweeps, number: signal.Signals, status: int
+) -> None:
+    name = f"stopping_{number.name}"
+    one_cell = ("sweep.strategy=[autoregressive]", "sweep.batch_size=[1]")
+    process = sweeps.start(name, "report.build=true", "engine.threads=2", *one_cell)
+    wait_for(lambda: finished(sweeps.path(name)) == 1 and "[1/1]" in process.errors)
+    (engine,) = process.engines()
+    process.signal(number)
+    code, summary, err = process.end()
+    assert code == status, err
+    assert (summary["interrupted"], summary["cells"]["ok"]) == (number.name, 1)
+    assert Path(summary["report"]).is_file()
+    assert f"{number.name}: the engine was stopped; the same command with run_id={name} does the rest" in err
+    gone(engine)
+    assert not (sweeps.path(name) / ".claims").exists()

@@ -119,6 +119,9 @@ def test_what_cannot_be_compared(make: Make, settings: Settings, recorded: Path,
     cost = planted(tmp_path / "cost.json", settings, 0.05)
     for overrides, match in (
         ((f"run={recorded}",), "cost=None: a cost file"),
+        ((f"run={recorded}", f"cost={cost}", "sweep.batch_size=[1]"), r"sweep.batch_size=\[1\]: null: .* adaptive"),
+        ((f"run={recorded}", f"cost={cost}", f"adaptive.evidence={tmp_path}"), "adaptive.evidence=.*can be written"),
+        ((f"run={recorded}", f"cost={cost}", f"output_dir={cost}/x"), "output_dir=.*a folder that can be written"),
         ((f"run={recorded}", f"cost={cost}", "adaptive.nodes=999"), "the candidates that were recorded"),
         ((f"run={recorded}", f"cost={cost}", "adaptive.policies=[clever]"), "adaptive.policies"),
         ((f"run={recorded}", f"cost={cost}", "adaptive.batch_size=[9]"), "was not measured at a batch of 5"),

@@ -219,6 +219,11 @@ def test_sglang_has_no_build_for_the_cpu(line: Any) -> None:
     assert "engine.device='cpu': cuda: SGLang has no build for the CPU" in only
 
 
+def test_a_dry_run_is_refused_and_makes_nothing(line: Any) -> None:
+    ended = line.bare("experiment=bootstrap", "engine=vllm", "engine.device=cpu", "dry_run=true")
+    assert (ended.code, ended.errors) == (2, ["error: dry_run=True: false: bootstrap has no plan to list"])
+
+
 def test_adopting_from_the_command_line(line: Any, made: str) -> None:
     """The whole verb in a process: an environment that is only checked, then one that gets the plug-in."""
     (site_packages(made) / "ddbench" / "errors.py").write_text("changed = True\n")

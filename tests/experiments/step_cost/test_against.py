@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.loop_rules import measure
+from benchmarks.loop_rules import main, measure
 from ddbench.cost import CostModel, Point, load_cost
 from ddbench.cost.file import save_cost
 from ddbench.errors import ConfigError
@@ -149,6 +149,26 @@ def test_the_evidence_of_the_loops_rules_is_what_the_benchmark_says() -> None:
     for row, told in zip(found, kept, strict=True):
         assert {**row, "median": 0, "worst": 0} == {**told, "median": 0, "worst": 0}
         assert [row["median"], row["worst"]] == pytest.approx([told["median"], told["worst"]], abs=2e-4)
+
+
+def test_wrong_files_of_loop_rules_are_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    place = Path(__file__).parents[3] / "docs" / "evidence"
+    cost, speeds, rounds = (place / f"{name}.json" for name in ("step_cost_h200", "sglang", "step_cost_h200_tiles"))
+    for files, told in (
+        (("a", "b", "c"), "cost='a': a cost file"),
+        ((cost, place / "vllm.json", rounds), "EVIDENCE="),
+        ((cost, rounds, rounds), "EVIDENCE="),
+        ((cost, speeds, place / "README.md"), "a cost file"),
+        ((cost, speeds, cost), "ROUNDS="),
+        ((cost, speeds, rounds, "--evidence", str(place)), "--evidence="),
+    ):
+        monkeypatch.setattr("sys.argv", ["loop_rules.py", *map(str, files)])
+        assert main() == 2
+        out, err = capsys.readouterr()
+        assert (out, err.count("\n"), err.startswith("error: ")) == ("", 1, True)
+        assert told in err
 
 
 def test_the_law_of_rounds_against_all_ways_to_emit() -> None:

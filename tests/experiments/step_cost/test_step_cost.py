@@ -41,6 +41,12 @@ SMALL = (
     "step_cost.repeats=2",
 )
 
+HELD = (
+    "model=qwen3_8b",
+    "step_cost.evidence=docs/evidence/step_cost_h200.json",
+    "step_cost.against=docs/evidence/sglang.json",
+)
+
 
 @pytest.fixture
 def make(tmp_path: Path) -> Make:
@@ -106,6 +112,12 @@ def test_the_grid_is_whole_at_the_first_context_and_has_corners_at_others(make: 
         (("step_cost.most_tokens=1", "sweep.strategy=[ddtree]"), "step_cost.most_tokens=1"),
         (("sweep.depth=[16]",), "sweep.depth=16: at most 15"),
         (("step_cost.against=nowhere.json",), "step_cost.against='nowhere.json': an evidence file, or null"),
+        (("step_cost.against=docs/evidence/sglang.json",), "an evidence file or a cost file of reference"),
+        (("step_cost.against=docs/evidence/step_cost_h200.json",), "an evidence file or a cost file of reference"),
+        (("step_cost.against=README.md",), "step_cost.against='README.md': an evidence file"),
+        ((*HELD, "step_cost.kept=docs"), "step_cost.kept='docs': a file that can be written (it is a folder)"),
+        ((*HELD, "step_cost.kept=README.md/k.json"), "step_cost.kept='README.md/k.json': a file that can be written"),
+        (("output_dir=README.md/x",), "output_dir='README.md/x/step_cost/made': a folder that can be written"),
         (("step_cost.evidence=nowhere.json",), "step_cost.evidence='nowhere.json'"),
         (("step_cost.evidence=docs/evidence/vllm.json",), "model='tiny': qwen3_8b"),
         (("step_cost.evidence=docs/evidence/replay.json", "model=qwen3_8b"), "a file with round times"),

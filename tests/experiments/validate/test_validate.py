@@ -15,11 +15,12 @@ from omegaconf import OmegaConf
 
 from ddbench.__main__ import conf_folder
 from ddbench.errors import ConfigError
+from experiments.changes import of_strategies
 from experiments.settings import ModelSettings
 from experiments.typed import build
 from experiments.validate import measure
 from experiments.validate.predictions import Prediction
-from experiments.validate.record import without_folders
+from experiments.validate.record import unwritable, without_folders
 from experiments.validate.run import run
 from experiments.validate.verdict import Missing, Run, judge, verdict
 from runners.ports import free_port
@@ -58,6 +59,7 @@ def test_a_host_that_is_down_is_one_line(line: Any) -> None:
 def test_too_few_prompts_are_no_pass(small: Any) -> None:
     assert small.code == 1, small.err
     assert small.summary["verdict"] == "incomplete"
+    assert "earlier plan" not in small.err  # the trees' cells beside EAGLE's are both its own
     found = lines(small)
     for key, each in found.items():
         assert each["state"] == ("not checked" if key.startswith("acceptance_length") else "pass"), each
@@ -108,8 +110,92 @@ def test_half_a_folder_is_judged_and_none_is_refused(small: Any, tmp_path: Path)
     shutil.copytree(Path(small.summary["run"]) / "tiny", tmp_path / "tiny")
     shutil.rmtree(next(iter((tmp_path / "tiny" / "cells").iterdir())))
     shutil.move(tmp_path / "tiny" / "config.yaml", tmp_path / "tiny" / "config.txt")
-    with pytest.raises(ConfigError, match=r"validate\.judge='.*': a folder with configurations"):
+    with pytest.raises(ConfigError, match=r"validate\.judge='.*': a folder with a whole tiny/config.yaml"):
         run(judging(f"validate.judge={tmp_path}"), "id")
+
+
+def judged(folder: Path, *overrides: str) -> dict[str, dict[str, Any]]:
+    summary = run(judging(f"validate.judge={folder}", *overrides), "id")
+    return {each["key"]: each for each in json.loads(Path(summary["evidence"]).read_text())["lines"]} | summary
+
+
+@pytest.mark.parametrize("file", ["status.json", "cell.yaml"])
+def test_a_damaged_cell_is_named(small: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str], file: str) -> None:
+    """One without a status is unfinished; one that has a status and no arm is failed, as in a report."""
+    folder = Path(shutil.copytree(small.summary["run"], tmp_path / "damaged"))
+    cell = next(path.parent for path in folder.glob("tiny/cells/*/cell.yaml") if "strategy: eagle" in path.read_text())
+    (cell / file).write_text("{")
+    found = judged(folder)
+    assert f"warning: tiny/cells/{cell.name}/{file} cannot be read" in capsys.readouterr().err
+    line = found["cells.tiny.failed"]
+    if file == "status.json":
+        assert found["cells"] == {"ok": 4}
+        assert (line["state"], line["reason"]) == ("not checked", f"cells/{cell.name}/status.json cannot be read")
+    else:
+        assert found["cells"] == {"ok": 4, "failed": 1}
+        assert (line["state"], line["measured"]) == ("fail", 1.0)
+    assert found["lossless_share.eagle_6.batch_8"]["state"] == "not checked"
+    assert found["lossless_share.ddtree_64.batch_8"]["state"] == "pass"
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "words"),
+    [
+        ("config.yaml", "", "NoneType in the place of a mapping"),
+        ("config.yaml", "engine: 3", "name=None: this setting is required"),
+        ("environment.json", "[]", "list in the place of a mapping"),
+        ("environment.json", '{"command": "c"}', "without started, python, packages, git_commit"),
+        ("environment.json", "{", "Expecting"),
+    ],
+)
+def test_a_damaged_folder_is_one_line(small: Any, tmp_path: Path, file: str, text: str, words: str) -> None:
+    place = Path(shutil.copytree(Path(small.summary["run"]) / "tiny", tmp_path / "tiny"))
+    (place / file).write_text(text)
+    with pytest.raises(ConfigError, match=rf"validate\.judge='.*': a folder with a whole tiny/{file} \(.*{words}"):
+        run(judging(f"validate.judge={tmp_path}"), "id")
+    assert not (tmp_path / "evidence.json").exists()
+
+
+def test_a_plan_that_cannot_be_read_is_no_pass(small: Any, tmp_path: Path) -> None:
+    place = Path(shutil.copytree(Path(small.summary["run"]) / "tiny", tmp_path / "tiny"))
+    plan = next((place / "planned").iterdir())
+    plan.write_text("[")
+    assert measure._failed(place, plans=2) == Missing(f"planned/{plan.name} cannot be read")
+
+
+def test_parts_are_left_out_of_a_judgement(small: Any, tmp_path: Path) -> None:
+    found = judged(Path(small.summary["run"]), "validate.parts=[host]", f"validate.output={tmp_path / 'e' / 'x.json'}")
+    assert found["lines"] == {"pass": 0, "fail": 0, "not checked": 10}
+    assert found["cells.tiny.failed"]["reason"] == "left out by validate.parts"
+    assert json.loads((tmp_path / "e" / "x.json").read_text())["measured"] == {}
+
+
+def test_predictions_for_another_engine_are_not_checked(small: Any, tmp_path: Path) -> None:
+    found = judged(Path(small.summary["run"]), "validate.machine=h200_sglang", f"validate.output={tmp_path / 'x.json'}")
+    assert found["lines"] == {"pass": 0, "fail": 0, "not checked": 47}
+    for key in ("largest_gap", "cells.tiny.failed", "lossless_share.ddtree_64.batch_8"):
+        assert found[key]["reason"] == "predicted for sglang, not for reference"
+
+
+def test_a_dry_run_lists_the_cells_of_all_plans_and_leaves_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = run(judging(f"output_dir={tmp_path / 'out'}", "dry_run=true"), "id")
+    told = capsys.readouterr().out
+    assert [told.count(f"  {name}") for name in ("autoregressive", "dflash", "ddtree", "eagle")] == [1, 1, 2, 1]
+    assert (found["planned"], found["dropped"], found["machine"], "error" in found) == (5, 0, "reference", False)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_cannot_be_written_is_seen_beforehand(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    assert unwritable(tmp_path / "a" / "b" / "e.json") is None
+    assert unwritable(tmp_path) == "it is a folder"
+    assert unwritable(tmp_path / "file" / "e.json") == f"{tmp_path / 'file'} is no folder"
+    assert unwritable(tmp_path / "file" / "a" / "e.json") == "Not a directory"
+    assert unwritable(tmp_path / ("x" * 300)) == "File name too long"
+    assert unwritable(Path("/proc/none/e.json")) == "No such file or directory"
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
 def judging(*overrides: str) -> dict[str, Any]:
@@ -117,6 +203,25 @@ def judging(*overrides: str) -> dict[str, Any]:
         config = compose("config", ["experiment=pro6000_validate", *overrides])
     found: Any = OmegaConf.to_container(config, resolve=True)
     return dict(found)
+
+
+def test_what_breaks_off_tells_the_run_id_that_goes_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Not that of the sweep, the name of a folder in the run's."""
+    late = ["engine.start_timeout_s=0.001", "faults.retries=0"]
+    found = run(judging(f"output_dir={tmp_path}", "run_id=a", "tracking=none", *SMALL, *late), "id")
+    assert found["verdict"] == "incomplete"
+    assert "the same command with run_id=a does the rest" in capsys.readouterr().err
+
+
+def test_cells_of_the_commands_other_plan_are_known_by_their_strategy(small: Any, tmp_path: Path) -> None:
+    cells = Path(shutil.copytree(Path(small.summary["run"]) / "tiny" / "cells", tmp_path / "cells"))
+    ids = {path.name: yaml.safe_load((path / "cell.yaml").read_text())["arm"]["strategy"] for path in cells.iterdir()}
+    chain = {name for name, strategy in ids.items() if strategy in ("autoregressive", "eagle")}
+    assert len(chain) == 2
+    assert of_strategies(cells, ids, {"autoregressive", "eagle"}) == chain
+    damaged = next(name for name, strategy in ids.items() if strategy == "dflash")
+    (cells / damaged / "cell.yaml").write_text("{")
+    assert of_strategies(cells, ids, {"eagle"}) == {damaged} | {name for name in chain if ids[name] == "eagle"}
 
 
 def test_planted_predictions_fail(small: Any) -> None:
@@ -161,6 +266,13 @@ def test_an_engine_that_changed_between_the_two_sweeps_is_said(small: Any, tmp_p
         (["validate.machine=b200"], "validate.machine='b200'"),
         (["model=tiny_untrained"], "model='tiny_untrained': tiny"),
         (["engine.device=cuda:7"], "engine.device='cuda:7'"),
+        (["validate.output=/proc/none/e.json"], "validate.output='/proc/none/e.json': a file that can be written (No"),
+        (["validate.output=/proc"], "validate.output='/proc': a file that can be written (it is a folder)"),
+        (["output_dir=/proc/none"], "output_dir='/proc/none/pro6000_validate/id': a folder in which evidence.json can"),
+        (["validate.judge=x", "validate.prompts=3"], "validate.prompts=3: null with validate.judge"),
+        (["validate.judge=x", "validate.new_tokens=3"], "validate.new_tokens=3: null with validate.judge"),
+        (["validate.judge=x", "dry_run=true"], "dry_run=True: false with validate.judge"),
+        (["validate.predict=true"], "pro6000_predictions.yaml': a file that does not exist yet"),
     ],
 )
 def test_what_cannot_be_validated_is_refused(overrides: list[str], said: str, tmp_path: Path) -> None:
