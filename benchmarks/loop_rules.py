@@ -26,10 +26,10 @@ import numpy as np
 from ddbench.cost import CostModel, Fit, late_steps, load_cost
 from ddbench.errors import ConfigError
 from ddbench.storage import write_whole
-from experiments.evidence.predicted import check_place
 from experiments.sglang_evidence.synthetic import OUTPUT
 from experiments.step_cost.against import loop_speed, measured_of, pinned_speeds
 from experiments.step_cost.whole_rounds import whole_rounds
+from experiments.writable import check_place
 
 WANTED = OUTPUT - 1  # tokens that come of rounds: the first is the reading's
 LOOPS = ("as_it_was", "whole_rounds", "whole_rounds_and_late")

@@ -31,6 +31,7 @@ from experiments.claims import Claims
 from experiments.owners import Owner
 from experiments.plan import Dropped, Planned
 from experiments.progress import warn
+from experiments.writable import probe
 
 MEASURED = ("ok", "suspect")  # statuses of cells that have tables
 POLL_S = 0.05
@@ -55,19 +56,11 @@ class RunFolder:
 
     def check_writable(self) -> None:
         """Raises ConfigError when the folder cannot be made or written; leaves no trace of the attempt."""
-        made = [folder for folder in (self.path, *self.path.parents) if not folder.exists()]
         try:
-            self.path.mkdir(parents=True, exist_ok=True)
-            probe = self.path / f".write-{os.getpid()}"
-            probe.touch()
-            probe.unlink()
+            probe(self.path / f".write-{os.getpid()}")
         except OSError as error:
             reason = error.strerror or type(error).__name__
             raise ConfigError("output_dir", str(self.path), f"a folder that can be written ({reason})") from None
-        finally:
-            for folder in made:
-                with suppress(OSError):  # not made, or another process already uses it
-                    folder.rmdir()
 
     def open(
         self,

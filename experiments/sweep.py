@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import shlex
-import sys
 import traceback
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +17,7 @@ from experiments.adaptive.arms import check_setup, cost_of
 from experiments.asked import Asked, ChangingRunner, asked_of, plan_of, recorded
 from experiments.cells import DiskFull, Rules, Todo, run_cells
 from experiments.changes import differing_keys
+from experiments.command import command_line
 from experiments.diagnosis import DISK_FULL
 from experiments.drafters import DrafterRunner, kinds, resolve_each, variants
 from experiments.engines import engine_of
@@ -91,7 +91,8 @@ def _run(config: Mapping[str, Any], settings: Settings, whole: str | None) -> di
     runner = _runner(settings, facts, files, todo, asked)
     with tracker(settings.tracking, folder) as recorder:
         kept = {**config, "run_id": settings.run_id, "worker": 0}
-        ended = _measure(kept, settings, facts, asked, folder, runner, recorder, whole is not None)
+        cells = partial(_cells, kept, settings, facts, asked, folder, runner, recorder, whole is not None)
+        ended = _measure(cells, folder, runner)
         if ended.why is not None:
             say(f"{ended.why}; the same command with run_id={whole or settings.run_id} does the rest")
         return _finish(settings, folder, ended, recorder)
@@ -244,22 +245,13 @@ def _with_starts(todo: list[Todo], settings: Settings) -> list[Todo]:
     ]
 
 
-def _measure(
-    config: dict[str, Any],
-    settings: Settings,
-    facts: Facts,
-    asked: list[Asked],
-    folder: RunFolder,
-    runner: Runner | None,
-    recorder: Recorder,
-    part: bool,
-) -> Ended:
-    """Measures, and stops the engine whatever happens. Returns how it ended early, if it did."""
+def _measure(cells: Callable[[Stop], Ended], folder: RunFolder, runner: Runner | None) -> Ended:
+    """Measures by ``cells``, and stops the engine whatever happens. Returns how it ended early, if it did."""
     ended: Ended | None = None
     with interruptible() as stop:
         try:
             try:
-                ended = _cells(config, settings, facts, asked, folder, runner, recorder, stop, part)
+                ended = cells(stop)
             finally:
                 with stop.ending():
                     _put_away(runner, folder)
@@ -289,8 +281,8 @@ def _cells(
     folder: RunFolder,
     runner: Runner | None,
     recorder: Recorder,
-    stop: Stop,
     part: bool,
+    stop: Stop,
 ) -> Ended:
     """Starts the engine, makes the folder and runs the cells. Returns what broke it off, if something did.
 
@@ -360,7 +352,7 @@ def _environment(settings: Settings, asked: list[Asked], engine: dict[str, Any] 
     """
     started = datetime.now(UTC).isoformat(timespec="seconds")
     trusted = settings.model.trust_remote_code
-    told = {"command": _command(), "started": started, "trust_remote_code": trusted, **machine_facts()}
+    told = {"command": command_line(), "started": started, "trust_remote_code": trusted, **machine_facts()}
     if engine is not None:
         chosen = settings.engine
         each = int(chosen.flags.get("tensor_parallel") or 1)
@@ -369,11 +361,6 @@ def _environment(settings: Settings, asked: list[Asked], engine: dict[str, Any] 
     if len(asked) == 1:
         return {**told, "workload": asked[0].origin}
     return {**told, "workloads": {each.label: each.origin for each in asked}}
-
-
-def _command() -> str:
-    """The command line of this process, for the report's recipe."""
-    return shlex.join(["python", "-m", "ddbench", *sys.argv[1:]])
 
 
 def _finish(settings: Settings, folder: RunFolder, ended: Ended, recorder: Recorder) -> dict[str, Any]:

@@ -21,9 +21,10 @@ from ddbench.storage import write_whole
 from experiments.adaptive.calibration import calibration
 from experiments.adaptive.compare import Row, compare, groups, summary, verdicts
 from experiments.adaptive.settings import Comparison, load
-from experiments.evidence.predicted import check_place, keep
+from experiments.evidence.predicted import keep
 from experiments.progress import counted, duration, say, warn
 from experiments.store import RunFolder
+from experiments.writable import check_place
 
 if TYPE_CHECKING:
     from experiments.adaptive.judge import Judge

@@ -6,6 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+from runners.sglang.parameters import drafter_weights, target_weights
+
 LAYERS, DRAFT_LAYERS, KV_HEADS, HEAD = 36, 5, 8, 128
 TAPS = [1, 9, 17, 25, 33]
 MASK = 151_669
@@ -39,8 +41,28 @@ SHAPE: dict[str, Any] = {
 
 def write_dummy_pair(folder: Path) -> None:
     """Makes ``folder/target``, ``folder/dflash`` and ``folder/eagle3``, a config.json in each."""
-    target = {"architectures": ["Qwen3ForCausalLM"], "num_hidden_layers": LAYERS, "max_window_layers": LAYERS}
-    drafter = {
+    for name, config in (("target", _target()), ("dflash", _drafter()), ("eagle3", _eagle())):
+        (folder / name).mkdir(parents=True, exist_ok=True)
+        (folder / name / "config.json").write_text(json.dumps(config, indent=1))
+
+
+def target_parameters() -> int:
+    """Weights of the target: embeddings, head, and every layer's attention, MLP and norms."""
+    return target_weights(_target())
+
+
+def drafter_parameters() -> int:
+    """Weights of the drafter: projection of the taps, layers, norms. Embeddings and head are the target's."""
+    return drafter_weights(_drafter())
+
+
+def _target() -> dict[str, Any]:
+    own = {"architectures": ["Qwen3ForCausalLM"], "num_hidden_layers": LAYERS, "max_window_layers": LAYERS}
+    return SHAPE | own
+
+
+def _drafter() -> dict[str, Any]:
+    return SHAPE | {
         "architectures": ["DFlashDraftModel"],
         "num_hidden_layers": DRAFT_LAYERS,
         "max_window_layers": DRAFT_LAYERS,
@@ -49,32 +71,13 @@ def write_dummy_pair(folder: Path) -> None:
         "num_target_layers": LAYERS,
         "dflash_config": {"mask_token_id": MASK, "target_layer_ids": TAPS},
     }
-    eagle = {
+
+
+def _eagle() -> dict[str, Any]:
+    return SHAPE | {
         "architectures": ["LlamaForCausalLMEagle3"],
         "model_type": "llama",
         "num_hidden_layers": 1,
         "max_window_layers": 1,
         "draft_vocab_size": EAGLE_WORDS,
     }
-    for name, own in (("target", target), ("dflash", drafter), ("eagle3", eagle)):
-        (folder / name).mkdir(parents=True, exist_ok=True)
-        (folder / name / "config.json").write_text(json.dumps(SHAPE | own, indent=1))
-
-
-def target_parameters() -> int:
-    """Weights of the target: embeddings, head, and every layer's attention, MLP and norms."""
-    hidden = int(SHAPE["hidden_size"])
-    tables = 1 if SHAPE["tie_word_embeddings"] else 2
-    return tables * int(SHAPE["vocab_size"]) * hidden + LAYERS * _layer_parameters() + hidden
-
-
-def drafter_parameters() -> int:
-    """Weights of the drafter: projection of the taps, layers, norms. Embeddings and head are the target's."""
-    hidden = int(SHAPE["hidden_size"])
-    return len(TAPS) * hidden * hidden + DRAFT_LAYERS * _layer_parameters() + 2 * hidden
-
-
-def _layer_parameters() -> int:
-    hidden, middle = int(SHAPE["hidden_size"]), int(SHAPE["intermediate_size"])
-    queries, values = int(SHAPE["num_attention_heads"]) * HEAD, KV_HEADS * HEAD
-    return 2 * hidden * queries + 2 * hidden * values + 3 * hidden * middle + 2 * hidden + 2 * HEAD

@@ -22,7 +22,7 @@ from ddbench.cost import CostModel, inside
 from ddbench.errors import ConfigError
 from ddbench.records import FINAL_STATUSES
 from ddbench.storage import write_whole
-from experiments.evidence.predicted import check_place, keep
+from experiments.evidence.predicted import keep
 from experiments.predict import elsewhere as other
 from experiments.predict.best import best, pays
 from experiments.predict.settings import PredictSettings, batch_sizes_of
@@ -33,6 +33,7 @@ from experiments.settings import Settings, load_settings
 from experiments.step_cost.fingerprint import check_same_model
 from experiments.store import RunFolder
 from experiments.typed import build
+from experiments.writable import check_place
 
 OWN = ("run", "cost", "check", "predict", "what_if")
 NOTES = (

@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from scipy.stats import chi2
+from scipy.stats import chi2, chi2_contingency, chisquare
 
 from experiments.evidence.chi_square import LEAST
 from experiments.sglang_evidence.law_filters import Next
@@ -113,10 +113,7 @@ def _homogeneity(one: Counter[int], other: Counter[int], law: Next) -> Part | No
     sizes = [sum(row) for row in rows]
     if len(cells) < 2 or min(sizes) < VISITS:
         return None
-    total = sum(sizes)
-    columns = [sum(column) for column in zip(*rows, strict=True)]
-    expected = [[size * column / total for column in columns] for size in sizes]
-    return len(cells), _pearson(rows, expected)
+    return len(cells), float(chi2_contingency(rows, correction=False).statistic)
 
 
 def _goodness(counts: Counter[int], law: Next) -> Part | None:
@@ -133,12 +130,7 @@ def _goodness(counts: Counter[int], law: Next) -> Part | None:
     if len(cells) < 2:
         return None
     scale = sum(have for have, _ in cells) / sum(want for _, want in cells)  # rarer tokens are left out
-    return len(cells), _pearson([[have for have, _ in cells]], [[want * scale for _, want in cells]])
-
-
-def _pearson(observed: Sequence[Sequence[int]], expected: Sequence[Sequence[float]]) -> float:
-    pairs = [pair for rows in zip(observed, expected, strict=True) for pair in zip(*rows, strict=True)]
-    return sum((have - want) ** 2 / want for have, want in pairs if want > 0)
+    return len(cells), float(chisquare([have for have, _ in cells], [want * scale for _, want in cells]).statistic)
 
 
 def _undecided(one: Followed, other: Followed, texts: Mapping[At, Next]) -> list[dict[str, Any]]:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import shlex
-import sys
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
@@ -17,13 +15,15 @@ from ddbench.cost.model import CostModel
 from ddbench.errors import ConfigError
 from ddbench.records import FINAL_STATUSES
 from ddbench.storage import write_whole
-from experiments.evidence.predicted import check_place, keep
+from experiments.command import command_line
+from experiments.evidence.predicted import keep
 from experiments.evidence.shards import plain
 from experiments.progress import say
 from experiments.settings import Settings
 from experiments.step_cost.measured import Measured
 from experiments.step_cost.settings import StepCostSettings, load
 from experiments.store import RunFolder
+from experiments.writable import check_place
 
 NOTES = (
     "told: by the fit of a cost file; measured: round times and tokens/s at a pinned acceptance of evidence shards of "
@@ -136,8 +136,7 @@ def _page(folder: Path, cost: Path) -> Path:
 
 
 def _source(found: Measured) -> dict[str, Any]:
-    words = ["python", "-m", "ddbench", *sys.argv[1:]]
-    told = {"command": shlex.join(words), "date": datetime.now(UTC).date().isoformat(), **found.source}
+    told = {"command": command_line(), "date": datetime.now(UTC).date().isoformat(), **found.source}
     return {name: plain(value) for name, value in told.items()}
 
 

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import shlex
 import sys
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from ddbench.storage import write_whole
+from experiments.command import command_line
 from experiments.validate.predictions import Machine
 from experiments.validate.verdict import Line, Missing, Value, verdict
 from runners.machine import machine_facts
@@ -60,28 +58,6 @@ def record(
     }
 
 
-def unwritable(path: Path) -> str | None:
-    """Why a file cannot be written there, None where it can. Leaves no trace of the attempt."""
-    made: list[Path] = []
-    try:
-        made = [folder for folder in path.parents if not folder.exists()]
-        path.parent.mkdir(parents=True, exist_ok=True)
-        if path.is_dir():
-            return "it is a folder"
-        probe = path.with_name(f".{path.name}.{os.getpid()}")
-        probe.touch()
-        probe.unlink()
-    except FileExistsError:
-        return f"{path.parent} is no folder"
-    except (OSError, ValueError) as error:
-        return getattr(error, "strerror", None) or str(error)
-    finally:
-        for folder in made:
-            with suppress(OSError):  # not made, or another process already uses it
-                folder.rmdir()
-    return None
-
-
 def write_record(path: Path, found: Mapping[str, Any]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     write_whole(path, json.dumps(found, indent=1) + "\n")
@@ -104,8 +80,7 @@ def table(lines: list[Line]) -> str:
 
 def command() -> str:
     """The command line of this process but for its note, which the file has in full."""
-    words = [word for word in sys.argv[1:] if not word.startswith("validate.note=")]
-    return without_folders(shlex.join(["python", "-m", "ddbench", *words]))
+    return without_folders(command_line([word for word in sys.argv[1:] if not word.startswith("validate.note=")]))
 
 
 def without_folders(line: str) -> str:

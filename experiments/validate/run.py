@@ -18,8 +18,9 @@ from experiments.typed import build
 from experiments.validate import dry, measure, stored, sweeps
 from experiments.validate.predict import write
 from experiments.validate.predictions import COMMITTED, Machine, choose, read_machines
-from experiments.validate.record import measured_now, record, table, unwritable, write_record
+from experiments.validate.record import measured_now, record, table, write_record
 from experiments.validate.verdict import Missing, Run, Value, judge, verdict
+from experiments.writable import check_place, unwritable
 from runners.base import EngineFailure
 
 PARTS = ("host", "tiny", "rounds")
@@ -146,9 +147,7 @@ def _run_of(machine: Machine, engine: str, prompts: int | None, new_tokens: int 
 def _check_output(asked: ValidateSettings, key: str, folder: Path) -> None:
     """Raises ConfigError where the evidence file cannot be written; ``key`` names ``folder``, its place by default."""
     if asked.output is not None:
-        why = unwritable(Path(asked.output))
-        if why is not None:
-            raise ConfigError("validate.output", asked.output, f"a file that can be written ({why})")
+        check_place("validate.output", asked.output)
         return
     why = unwritable(folder / EVIDENCE)
     if why is not None:

@@ -203,6 +203,7 @@ def test_engines_of_sglang_are_asked_in_turns(make: Make, tmp_path: Path, monkey
     for name, value in {"LAYERS": 8, "KV_HEADS": 2, "HEAD": 64, "DRAFT_LAYERS": 3, "TAPS": [1, 2, 4, 6]}.items():
         monkeypatch.setattr(dummy_models, name, value)
     sizes = {"vocab_size": 4096, "hidden_size": 256, "intermediate_size": 768, "num_attention_heads": 4}
+    sizes |= {"num_key_value_heads": 2, "head_dim": 64}
     for name, size in (sizes | {"tie_word_embeddings": True}).items():
         monkeypatch.setitem(dummy_models.SHAPE, name, size)
     asked = (

@@ -20,9 +20,10 @@ from experiments.settings import ModelSettings
 from experiments.typed import build
 from experiments.validate import measure
 from experiments.validate.predictions import Prediction
-from experiments.validate.record import unwritable, without_folders
+from experiments.validate.record import without_folders
 from experiments.validate.run import run
 from experiments.validate.verdict import Missing, Run, judge, verdict
+from experiments.writable import unwritable
 from runners.ports import free_port
 
 SMALL = ("validate.prompts=3", "validate.new_tokens=12", "load.warmup_tokens=2", "engine.threads=1")
