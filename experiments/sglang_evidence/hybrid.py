@@ -23,7 +23,6 @@ from pathlib import Path
 from typing import Any
 
 from ddbench.errors import ConfigError
-from ddbench.plugins.sglang.backends import OPT_IN
 from ddbench.plugins.sglang.options import Sizes
 from ddbench.plugins.sglang.state_memory import Recurrent, state_parts
 from experiments.evidence.identity import TIES
@@ -108,7 +107,7 @@ def _unplanted(arm: Arm) -> Arm:
 
 
 def _around(arm: Arm, folder: Path, family: Family | None) -> Arm:
-    half, env = sixteen(arm.name), {TEXTS: str(texts_of(arm.name, folder)), OPT_IN: "1"}
+    half, env = sixteen(arm.name), {TEXTS: str(texts_of(arm.name, folder))}
     hooks = arm.hooks if half else ("float32", "float32_states", *arm.hooks)
     if not half:
         # Products in 32 bits, not in TF32; compiled kernels of the other kind are kept apart.

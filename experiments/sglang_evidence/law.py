@@ -50,13 +50,15 @@ ARMS = (
     Arm("ddtree", "ddtree", 63, extra={"random_seed": 14}),
     Arm("planted", "ddtree", 63, hooks=("wrong_rule",), extra={"random_seed": 15}),
 )
+FLASHINFER = Arm("ddtree_flashinfer", "ddtree", 63, backend="flashinfer", extra={"random_seed": 16})  # where named
+USUAL = tuple(arm.name for arm in ARMS)
 PAIR = ("dflash", "ddtree")  # compared with each other too: both verify windows, a decoding step is another kernel
 
 
 def measure(job: Job) -> dict[str, Any]:
     """Pearson's tests of each arm's draws with the autoregressive ones, by law; then token by token."""
     began = time.perf_counter()
-    arms = [arm for arm in ARMS if job.arms is None or arm.name in job.arms]
+    arms = [arm for arm in (*ARMS, FLASHINFER) if arm.name in (job.arms or USUAL)]
     if job.dtype == "float32":
         arms = [replace(arm, hooks=("float32", *arm.hooks)) for arm in arms]
     prompts = job.prompts[:PROMPTS]

@@ -41,6 +41,9 @@ ARMS = (
     Arm("ddtree_31", "ddtree", 31),
     Arm("ddtree_127", "ddtree", 127),
     Arm("eagle_16", "eagle", 15, width=4, depth=7),
+    replace(CHAIN, name="dflash_flashinfer", backend="flashinfer"),  # no kernels in float32: bfloat16 alone
+    replace(TREE, name="ddtree_flashinfer", backend="flashinfer"),
+    Arm("ddtree_k1_flashinfer", "ddtree", 15, width=1, backend="flashinfer"),
     replace(CHAIN, name="dflash_tp2", ranks=2),
     replace(TREE, name="ddtree_tp2", ranks=2),
 )
@@ -51,6 +54,7 @@ PAIRS = (
     ("ddtree_sync", "ddtree"),
     ("dflash_tp2", "dflash"),
     ("ddtree_tp2", "ddtree"),
+    ("ddtree_k1_flashinfer", "dflash_flashinfer"),
 )
 
 

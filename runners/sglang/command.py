@@ -9,7 +9,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from ddbench.plugins.sglang.backends import OPT_IN
 from ddbench.records import Arm
 from runners.base import ModelFiles
 from runners.sglang import inherited
@@ -31,8 +30,7 @@ class Machine:
 
     ``gpus``: value of ``CUDA_VISIBLE_DEVICES``, None to leave it as it is. ``inherited``: names of the variables that a
     server gets from there unless they are taken away. ``share`` of the GPU's memory for weights and pool, where the
-    flags leave it open. ``untested``: whether backends may run that need opting in. ``path``: ``PYTHONPATH`` of a
-    server that runs from a checkout, whose trees ``branch`` tells.
+    flags leave it open. ``path``: ``PYTHONPATH`` of a server that runs from a checkout, whose trees ``branch`` tells.
     """
 
     python: str
@@ -41,7 +39,6 @@ class Machine:
     gpus: str | None = None
     inherited: tuple[str, ...] = ()
     share: float = SHARE
-    untested: bool = False
     path: str | None = None
     branch: Branch | None = None
 
@@ -167,8 +164,6 @@ def _environment(arm: Arm, model: ModelFiles, machine: Machine) -> dict[str, str
     changed: dict[str, str | None] = {**inherited.unset(machine.inherited), **own}
     if machine.path is not None:
         changed |= {"PYTHONPATH": machine.path, PLUGINS: NO_PLUGIN}
-    elif machine.untested and arm.strategy == "ddtree":
-        changed[OPT_IN] = "1"
     if machine.threads is not None:
         changed["OMP_NUM_THREADS"] = str(machine.threads)
     if machine.gpus is not None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from ddbench.plugins.sglang import options
-from ddbench.plugins.sglang.backends import OPT_IN
 
 OURS = "DDTREE_"
 PREFIXES = (
@@ -23,7 +22,7 @@ PREFIXES = (
     "SGLANG_NGRAM_",
 )
 NAMES = (
-    *(options.WIDTH, options.DEPTH, options.NODES, options.MIN_LOG_PROB, options.FORCE_SPINE, options.TRACE, OPT_IN),
+    *(options.WIDTH, options.DEPTH, options.NODES, options.MIN_LOG_PROB, options.FORCE_SPINE, options.TRACE),
     *(options.RECORD, options.RECORD_NODES, options.POLICY, options.COSTS, options.WIDTHS, options.ATTENTION),
     "SGLANG_SIMULATE_ACC_LEN",
     "SGLANG_SIMULATE_ACC_METHOD",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from ddbench.plugins.sglang.backends import TABLE, hybrid_why_not, usable, why_not
+from ddbench.plugins.sglang.backends import TABLE, usable, why_not
 from runners.sglang.flags import DEFAULT
 from runners.sglang.speculation import MOST_NODES
 
@@ -92,9 +92,6 @@ def _ddtree(asked: Asked) -> str | None:
         return f"nodes {asked.nodes} > {MOST_NODES}: the plug-in verifies {MOST_NODES + 1} tokens a sequence"
     if asked.version is not None and asked.version not in TABLE:
         return f"the plug-in knows SGLang {' and '.join(TABLE)}, not {asked.version}"
-    recurrent = hybrid_why_not(asked.version) if asked.attention != "full" and asked.version is not None else None
-    if recurrent is not None:
-        return recurrent
     if flags.get("attached"):
         return None  # its settings are not known
     if asked.attention != "full" and flags["prefix_cache"]:

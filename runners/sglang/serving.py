@@ -6,7 +6,6 @@ import os
 from pathlib import Path
 from typing import Any
 
-from ddbench.plugins.sglang.backends import OPT_IN
 from ddbench.records import Arm
 from runners.base import ModelFiles, ServerSpec
 from runners.devices import gpus_of
@@ -104,7 +103,6 @@ class SglangServing(Serving):
             ",".join(map(str, gpus)) or None,
             inherited=tuple(os.environ),
             share=share,
-            untested=os.environ.get(OPT_IN) == "1",
             path=None if self.options.checkout is None else python_path(look(self.options.checkout)),
             branch=self.options.branch,
         )

@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Mapping
 from typing import Literal
 
 from ddbench.plugins.sglang.refused import Refused, say
 
-State = Literal["correct", "untested", "opt-in", "refused"]
+State = Literal["correct", "untested", "refused"]
 
-OPT_IN = "DDTREE_UNTESTED_BACKENDS"  # 1: what is "opt-in" below may start
 ARCHITECTURES = ("sm_90", "sm_120")
 
 # What the target's backend does with the tree mask, by version, backend and GPU. "correct": shown on such a GPU.
-# "untested": the code of a correct one, never run there; it starts and says so. "opt-in": written and never run; it
-# starts where `OPT_IN` is set. A backend that is not named is refused.
+# "untested": the code of a correct one, never run there; it starts and says so. A backend that is not named is refused.
 TABLE: dict[str, dict[str, dict[str, State]]] = {
     "0.5.17": {
         "triton": {"sm_90": "correct", "sm_120": "untested"},
-        "flashinfer": {"sm_90": "opt-in", "sm_120": "opt-in"},
+        "flashinfer": {"sm_90": "correct", "sm_120": "untested"},
     },
     "0.5.23": {
         "triton": {"sm_90": "untested", "sm_120": "untested"},
@@ -33,7 +29,7 @@ HYBRID: dict[str, dict[str, State]] = {
 WHY = {
     "fa3": "its tree pass is not covered by our tests; it has none on sm_120",
     "fa4": "its tree pass is not covered by our tests",
-    "flashinfer": f"ours of its tree pass was never run; {OPT_IN}=1 runs it on SGLang 0.5.17, for a test",
+    "flashinfer": "SGLang 0.5.23's plan refuses a mask that is in its graph's buffer already, as ours is",
     "trtllm_mha": "it ignores the tree mask without saying so",
     "torch_native": "it has no tree mask",
     "flex_attention": "it has no tree mask",
@@ -43,47 +39,25 @@ DRAFT = ("triton", "flashinfer", "fa3")  # the drafter's own pass has no mask
 
 def state_of(version: str, backend: str | None, architecture: str | None) -> State:
     """The table's word. A GPU that it lacks, or that is not known (None), is at best untested."""
-    row = TABLE[version].get(backend or "", {})
-    if not row:
-        return "refused"
-    if architecture in row:
-        return row[architecture]
-    return "opt-in" if "opt-in" in row.values() else "untested"
+    row = TABLE[version].get(backend or "")
+    return "refused" if row is None else row.get(architecture or "", "untested")
 
 
-def why_not(
-    version: str, backend: str | None, architecture: str | None = None, environment: Mapping[str, str] | None = None
-) -> str | None:
+def why_not(version: str, backend: str | None, architecture: str | None = None) -> str | None:
     """Why a target's backend cannot be used; None if it can."""
-    state = state_of(version, backend, architecture)
-    allowed = (os.environ if environment is None else environment).get(OPT_IN) == "1"
-    if state in ("correct", "untested") or (state == "opt-in" and allowed):
+    if state_of(version, backend, architecture) != "refused":
         return None
     return WHY.get(backend or "", "unknown to the plug-in")
 
 
 def hybrid_state(version: str, architecture: str | None) -> State:
     """The word for targets with gated delta nets. A GPU that the table lacks is at best untested."""
-    row = HYBRID[version]
-    if architecture in row:
-        return row[architecture]
-    return "opt-in" if "opt-in" in row.values() else "untested"
-
-
-def hybrid_why_not(
-    version: str, architecture: str | None = None, environment: Mapping[str, str] | None = None
-) -> str | None:
-    """Why a target with gated delta nets cannot be served; None if it can."""
-    state = hybrid_state(version, architecture)
-    allowed = (os.environ if environment is None else environment).get(OPT_IN) == "1"
-    if state in ("correct", "untested") or (state == "opt-in" and allowed):
-        return None
-    return f"trees over recurrent states were never run on SGLang {version}; {OPT_IN}=1 runs them, for a test"
+    return HYBRID[version].get(architecture or "", "untested")
 
 
 def usable(version: str, architecture: str | None = None) -> list[str]:
-    """Names of the backends that may be used without opting in."""
-    return [name for name in TABLE[version] if state_of(version, name, architecture) in ("correct", "untested")]
+    """Names of the backends that may be used."""
+    return [name for name in TABLE[version] if state_of(version, name, architecture) != "refused"]
 
 
 def check_backends(

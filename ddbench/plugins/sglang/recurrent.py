@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ddbench.plugins.sglang.backends import architecture_of_gpu, hybrid_state, hybrid_why_not
+from ddbench.plugins.sglang.backends import architecture_of_gpu, hybrid_state
 from ddbench.plugins.sglang.gate import check_engine
 from ddbench.plugins.sglang.kernels.buffers import Trees, Walk
 from ddbench.plugins.sglang.options import Sizes
@@ -45,7 +45,7 @@ def attention_pool(pool: Any) -> Any:
 
 
 def check_kind(runner: Any) -> None:
-    """Raises Refused for recurrent layers other than gated delta nets of a known kind, or where those are not shown."""
+    """Raises Refused for recurrent layers other than gated delta nets of a known kind; says where they are untested."""
     config = runner.model_config.hf_config
     name = type(config.get_text_config()).__name__
     if name not in GATED_DELTA:
@@ -54,9 +54,6 @@ def check_kind(runner: Any) -> None:
             "trees over KDA, Lightning, Mamba2 and other states are not shown to be right"
         )
     version, gpu = check_engine(), architecture_of_gpu()
-    why = hybrid_why_not(version, gpu)
-    if why is not None:
-        raise Refused(f"a target with recurrent layers: {why}")
     if hybrid_state(version, gpu) != "correct":
         say(f"untested: trees over recurrent states on {gpu or 'this GPU'} with SGLang {version}: see docs/hybrid.md")
 

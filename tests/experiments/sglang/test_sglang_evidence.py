@@ -173,6 +173,7 @@ def test_all_arms_share_every_setting_but_their_strategy() -> None:
         other = {name for name in settings if settings[name] != plain.get(name)}
         allowed = {"disable_decode_cuda_graph"} if not arm.graphs else set()
         allowed |= {"disable_overlap_schedule"} if not arm.overlap else set()
+        allowed |= {"attention_backend"} if arm.backend != "triton" else set()
         allowed |= {"tp_size", "disable_custom_all_reduce"} if arm.ranks > 1 else set()
         assert {name for name in other if not name.startswith("speculative_")} == allowed
         assert settings.get("speculative_num_draft_tokens", 1) == arm.verify_width

@@ -12,8 +12,10 @@ from ddbench.errors import ConfigError
 from experiments.evidence.shards import Record, command, plain
 from experiments.evidence.timing import kept, spread
 from experiments.sglang_evidence.merge import merge
+from experiments.sglang_evidence.merge_checks import CLAIMS
 from experiments.sglang_evidence.merge_times import starts
 from experiments.sglang_evidence.synthetic import crossover
+from experiments.sglang_evidence.tiny_checks import ARMS, PAIRS
 
 RECORD = {"command": "c", "date": "2026-01-01", "gpu": "G", "driver": "1", "versions": {}}
 
@@ -157,6 +159,10 @@ def test_the_law_is_told_of_float32_where_it_ran_and_of_every_shard(tmp_path: Pa
     }
     assert told["law_float32"]["top_p"]["ddtree"]["undecided"] is None
     assert set(told["law"]["top_p"]) == {"ddtree"}
+    whole = {law: {"sampling": {}, "ddtree": {**exact, "p": 0.7}} for law in ("top_p", "plain")}
+    shards["law_float32_2"] = {"level": 0.001, "dtype": "float32", "laws": whole}
+    found = merged(tmp_path, shards)["measured"]  # of two in float32 the one that was not cut short
+    assert found["t1_chi_square_p"] == {"top_p": 0.7, "plain": 0.7, "top_k": None}
 
 
 def test_shards_of_two_machines_are_refused(tmp_path: Path) -> None:
@@ -186,6 +192,29 @@ def test_commands_of_shards_that_did_not_name_their_options(tmp_path: Path) -> N
     assert told[:3] == [first, f"{first} dtype=float32", f"{first} dtype=float32 restart=2"]
     options = {"dtype": "float32", "arms": ["a", "b"], "batches": None, "restart": 2}
     assert command("e", "s", options) == "python -m ddbench experiment=e shard=s dtype=float32 'arms=[a,b]' restart=2"
+
+
+def test_a_command_tells_no_folders_of_a_machine() -> None:
+    line = "python -m ddbench engine.python=/opt/x/bin/python3 '/tmp/a b' a=docs/evidence/c.json b=1/2 'c=[/u/v,/w/x]'"
+    told = "python -m ddbench engine.python=python3 'a b' a=docs/evidence/c.json b=1/2 'c=[v,x]'"
+    assert plain(line) == told
+
+
+def test_every_pair_of_arms_has_a_claim_of_its_own_but_those_on_another_backend() -> None:
+    """Those are in ``pairs`` alone; a claim about arms that nothing compares would be null for ever."""
+    backends = {arm.name: arm.backend for arm in ARMS}
+    usual = backends["autoregressive"]
+    assert len(set(PAIRS)) == len(PAIRS)
+    assert CLAIMS.keys() == {pair for pair in PAIRS if {backends[arm] for arm in pair} == {usual}}
+    assert len(set(CLAIMS.values())) == len(CLAIMS)
+
+
+def test_a_pair_without_a_claim_is_in_pairs_alone(tmp_path: Path) -> None:
+    equal = {"1": {"share": 1.0, "differences": 0, "widest_gap_logits": None, "unexplained": 0}}
+    pair = "ddtree_k1_flashinfer=dflash_flashinfer"
+    found = merged(tmp_path, {"tiny_checks": checks("bfloat16", pairs={pair: equal})})["measured"]
+    assert found["pairs"]["tiny_checks"] == {pair: equal}
+    assert all(found[claim] is None for claim in CLAIMS.values())
 
 
 def test_a_shards_file_has_no_paths_and_no_numbers_that_are_none(tmp_path: Path) -> None:

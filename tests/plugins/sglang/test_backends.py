@@ -1,4 +1,4 @@
-"""The table of backends: what it refuses, what must be opted in to, and that docs/backends.md says the same."""
+"""The table of backends: what it refuses, what it calls untested, and that docs/backends.md says the same."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import pytest
 
 from ddbench.plugins.sglang.backends import (
     ARCHITECTURES,
-    OPT_IN,
     TABLE,
     WHY,
     check_backends,
@@ -35,45 +34,30 @@ def test_the_page_has_the_same_table() -> None:
         for gpu, state in zip(ARCHITECTURES, states, strict=True)
     }
     assert written == {case: state_of(*case) for case in CASES}
-    assert OPT_IN in text
 
 
 @pytest.mark.parametrize(("version", "backend", "gpu"), CASES)
-def test_the_code_refuses_by_the_table(
-    version: str, backend: str, gpu: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.delenv(OPT_IN, raising=False)
+def test_the_code_refuses_by_the_table(version: str, backend: str, gpu: str, capfd: pytest.CaptureFixture[str]) -> None:
     state = state_of(version, backend, gpu)
-    if state in ("refused", "opt-in"):
-        with pytest.raises(Refused, match=rf"^attention_backend='{backend}': {re.escape(WHY[backend])}; .*: triton$"):
+    if state == "refused":
+        known = ", ".join(TABLE[version])
+        with pytest.raises(Refused, match=rf"^attention_backend='{backend}': {re.escape(WHY[backend])}; .*: {known}$"):
             check_backends(version, backend, backend, "triton", gpu)
         assert why_not(version, backend, gpu) == WHY[backend]
+        assert backend not in usable(version, gpu)
     else:
         check_backends(version, backend, backend, "triton", gpu)
+        assert why_not(version, backend, gpu) is None
         assert backend in usable(version, gpu)
     said = capfd.readouterr().err
     assert (f"untested: {backend} on {gpu} with SGLang {version}" in said) == (state == "untested")
 
 
-@pytest.mark.parametrize(("version", "backend", "gpu"), CASES)
-def test_opting_in_opens_what_is_opt_in_alone(
-    version: str, backend: str, gpu: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv(OPT_IN, "1")
-    state = state_of(version, backend, gpu)
-    if state == "refused":
-        with pytest.raises(Refused, match="attention_backend"):
-            check_backends(version, backend, backend, "triton", gpu)
-    else:
-        check_backends(version, backend, backend, "triton", gpu)
-        assert ("untested" in capfd.readouterr().err) == (state != "correct")
-    assert why_not(version, backend, gpu, {OPT_IN: "0"}) == (WHY[backend] if state in ("refused", "opt-in") else None)
-
-
 @pytest.mark.parametrize("gpu", ["sm_80", "sm_100", None])
 def test_another_gpu_is_at_best_untested(gpu: str | None) -> None:
     assert state_of("0.5.17", "triton", gpu) == "untested"
-    assert state_of("0.5.17", "flashinfer", gpu) == "opt-in"
+    assert state_of("0.5.17", "flashinfer", gpu) == "untested"
+    assert state_of("0.5.23", "flashinfer", gpu) == "refused"
     assert state_of("0.5.17", "aiter", gpu) == state_of("0.5.17", None, gpu) == "refused"
 
 

@@ -76,41 +76,31 @@ def runner(attention: Any = None, states: Any = None, kind: str = "Qwen3_5TextCo
     )
 
 
-def test_delta_nets_are_served_where_they_are_shown(
+def test_delta_nets_are_served_and_said_to_be_untested_where_they_are(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.delenv(backends.OPT_IN, raising=False)
     with standin(tmp_path):
         for gpu, warned in (("sm_90", False), ("sm_120", True), (None, True)):
             monkeypatch.setattr(recurrent, "architecture_of_gpu", lambda gpu=gpu: gpu)
             for kind in recurrent.GATED_DELTA:
                 check_target(runner(kind=kind), SIZES)
                 assert ("untested: trees over recurrent states" in capfd.readouterr().err) is warned
-        monkeypatch.setitem(backends.HYBRID, "0.5.17", {"sm_90": "opt-in", "sm_120": "opt-in"})
-        with pytest.raises(Refused, match=r"never run on SGLang 0\.5\.17"):
-            check_target(runner(), SIZES)
-        monkeypatch.setenv(backends.OPT_IN, "1")
-        check_target(runner(), SIZES)
 
 
 @pytest.mark.parametrize(
     "kind", ["KimiLinearConfig", "BailingHybridConfig", "NemotronHConfig", "JetNemotronConfig", "InternS2PreviewConfig"]
 )
-def test_other_recurrent_layers_are_refused_by_name(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(backends.OPT_IN, "1")
+def test_other_recurrent_layers_are_refused_by_name(kind: str, tmp_path: Path) -> None:
     with standin(tmp_path), pytest.raises(Refused, match=f"recurrent layers of {kind}: .*KDA, Lightning, Mamba2"):
         check_target(runner(kind=kind), SIZES)
 
 
 def test_the_table_of_hybrids(monkeypatch: pytest.MonkeyPatch) -> None:
     assert set(backends.HYBRID) == set(backends.TABLE)
-    for version, gpu in (("0.5.17", "sm_90"), ("0.5.23", "sm_120"), ("0.5.17", "sm_100"), ("0.5.17", None)):
-        state = backends.hybrid_state(version, gpu)
-        assert (backends.hybrid_why_not(version, gpu, {}) is None) is (state in ("correct", "untested"))
-        assert backends.hybrid_why_not(version, gpu, {backends.OPT_IN: "1"}) is None
     monkeypatch.setitem(backends.HYBRID, "0.5.17", {"sm_90": "correct"})
     assert backends.hybrid_state("0.5.17", "sm_90") == "correct"
-    assert backends.hybrid_state("0.5.17", "sm_120") == "untested"
+    for gpu in ("sm_120", "sm_100", None):
+        assert backends.hybrid_state("0.5.17", gpu) == "untested"
 
 
 def test_the_page_has_the_table_of_hybrids() -> None:

@@ -29,7 +29,7 @@ TREE = arm("ddtree", SMALL, DEMANDS, width=2, depth=BLOCK_SIZE - 1, nodes=8)
 
 
 def launched(branch: Branch, model: ModelFiles = FOLDERS, **shape: Any) -> Launch:
-    machine = Machine("py", "bfloat16", 1, "0", untested=True, path="/there/python", branch=branch)
+    machine = Machine("py", "bfloat16", 1, "0", path="/there/python", branch=branch)
     return build(arm("ddtree", **shape), model, machine, (1, 8))
 
 

@@ -57,7 +57,7 @@ def named_ours() -> set[str]:
 @pytest.mark.parametrize("strategy", SHAPES)
 def test_an_arm_has_nothing_from_the_environment_that_it_was_not_given(strategy: str) -> None:
     ours = named_ours()
-    assert {"DDTREE_NODES", "DDTREE_DEPTH", "DDTREE_MIN_LOG_PROB", "DDTREE_UNTESTED_BACKENDS"} <= ours
+    assert {"DDTREE_NODES", "DDTREE_DEPTH", "DDTREE_MIN_LOG_PROB"} <= ours
     theirs = {"SGLANG_SIMULATE_ACC_LEN", "SGLANG_SIMULATE_ACC_METHOD", "SGLANG_DFLASH_EAGER_DRAFT_SAMPLER"}
     around = ("PATH", "DDTREE_NEW", "SGLANG_SIMULATE_NEW", "SGLANG_SPEC_NEW", "SGLANG_CACHE_DIR")
     machine = Machine("py", "bfloat16", 1, "0", inherited=around)
@@ -67,8 +67,6 @@ def test_an_arm_has_nothing_from_the_environment_that_it_was_not_given(strategy:
         expected |= {"DDTREE_DEPTH": "7"}
     assert {name: given[name] for name in expected} == expected  # None: taken away
     assert not {"PATH", "SGLANG_CACHE_DIR"} & set(given)
-    opted = build(arm(strategy), FOLDERS, replace(machine, untested=True), (1, 8)).environment
-    assert opted["DDTREE_UNTESTED_BACKENDS"] == ("1" if strategy == "ddtree" else None)
 
 
 def test_the_share_of_memory_is_the_configuration_s_or_the_machine_s() -> None:

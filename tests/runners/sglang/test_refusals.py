@@ -11,7 +11,6 @@ from sglang_arms import FOLDERS, GIVEN, GPU, SHAPES, arm
 
 import ddbench
 from ddbench.errors import ConfigError
-from ddbench.plugins.sglang import backends
 from runners.base import EngineFailure
 from runners.sglang import info, plugin_log
 from runners.sglang.command import Machine, arguments
@@ -78,6 +77,14 @@ def test_what_the_tree_cannot_be_run_with(flags: dict[str, Any], word: str) -> N
     assert refuse(asked("dflash", flags)) is None
 
 
+def test_a_backend_of_one_version_alone() -> None:
+    flashinfer = {"attention_backend": "flashinfer"}
+    assert refuse(asked("ddtree", flashinfer)) is None
+    said = refuse(asked("ddtree", flashinfer, version="0.5.23")) or ""
+    assert said.startswith("flashinfer: ")
+    assert said.endswith("(engine.flags.attention_backend: triton)")
+
+
 def test_trees_have_bounds() -> None:
     assert refuse(asked("ddtree", nodes=127)) is None
     assert "nodes 128 > 127" in (refuse(asked("ddtree", nodes=128)) or "")
@@ -85,13 +92,11 @@ def test_trees_have_bounds() -> None:
     assert refuse(asked("dflash", attention="hybrid", version="0.5.20")) is None
 
 
-def test_hybrid_targets_where_they_are_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hybrid_targets() -> None:
     assert refuse(asked("ddtree", attention="hybrid")) is None
     assert refuse(asked("ddtree", attention="hybrid", version="0.5.23")) is None
     assert "prefix_cache" in (refuse(asked("ddtree", {"prefix_cache": True}, attention="hybrid")) or "")
     assert "trtllm" in (refuse(asked("ddtree", {"attention_backend": "trtllm_mha"}, attention="hybrid")) or "")
-    monkeypatch.setitem(backends.HYBRID, "0.5.17", {"sm_90": "opt-in", "sm_120": "opt-in"})
-    assert "recurrent" in (refuse(asked("ddtree", attention="hybrid")) or "")
 
 
 def test_a_form_of_a_target_that_a_version_lacks(tmp_path: Path) -> None:
