@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
@@ -122,6 +123,20 @@ def test_another_cost_file_of_the_same_setup(cost: CostModel, tmp_path: Path) ->
         against(cost, str(tmp_path / "cut.json"))
 
 
+def test_a_file_is_read_once(cost: CostModel, tmp_path: Path) -> None:
+    """As from a pipe, which a second look finds empty."""
+    save_cost(tmp_path / "other.json", SETUP, {"ddtree": list(cost.points["ddtree"])}, {})
+    times = {"round_ms": {"ddtree_16": {"8": {"median": 7.0}}}}
+    for place in (str(tmp_path / "other.json"), evidence(tmp_path / "e.json", times)):
+        reading, writing = os.pipe()
+        try:
+            with os.fdopen(writing, "wb") as end:
+                assert end.write(Path(place).read_bytes()) < 2**16  # what a pipe holds
+            assert against(cost, f"/dev/fd/{reading}") == against(cost, place)
+        finally:
+            os.close(reading)
+
+
 @pytest.mark.parametrize(
     ("fitted", "held", "kept"),
     [
@@ -129,6 +144,9 @@ def test_another_cost_file_of_the_same_setup(cost: CostModel, tmp_path: Path) ->
         ("step_cost_h200", "step_cost_h200_tiles", "step_cost_h200_against_tiles"),
         ("step_cost_h200_tiles", "sglang", "step_cost_h200_tiles_against"),
         ("step_cost_h200_tiles", "sglang_rounds_64_earlier", "step_cost_h200_tiles_against_earlier"),
+        ("step_cost_h200", "sglang_synthetic", "step_cost_h200_held_out"),
+        ("step_cost_h200_16_32_64", "sglang", "step_cost_h200_16_32_64_against"),
+        ("step_cost_h200_16_32_64", "sglang_synthetic", "step_cost_h200_16_32_64_held_out"),
     ],
 )
 def test_what_the_evidence_says_is_what_the_code_says(fitted: str, held: str, kept: str) -> None:

@@ -175,14 +175,14 @@ def test_the_h200s_fit_tells_what_was_not_fitted(make: Make, tmp_path: Path) -> 
         errors.setdefault((row["what"], row["verify_width"]), []).append(abs(row["error"]))
     fitted = {point.verify_width for point in load_cost(summary["cost"]).points["ddtree"]}
     assert fitted == {8, 32, 128}
-    assert max(errors["round_ms", 16]) < 0.05 < max(errors["round_ms", 64]) < 0.08  # 64: a later attention there
+    assert 0.05 < max(errors["round_ms", 16]) < 0.08 > max(errors["round_ms", 64]) > 0.05  # of a later attention
     assert median([each for values in errors.values() for each in values]) < 0.05
     assert summary["against"]["tokens_per_s"]["all"]["median"] < 0.05 < max(errors["tokens_per_s", 17])  # past a tile
     other = [abs(row["error"]) for row in told["measured"]["rows"] if row["what"] == "round_ms" and not row["fitted"]]
     apart = summary["against"]["round_ms"]["other_widths"]
     assert apart["n"] == len(other) == 14  # trees of widths 16 and 64
     assert apart["median"] == pytest.approx(median(other), abs=1e-4)
-    assert 0.03 < apart["median"] < 0.031
+    assert 0.038 < apart["median"] < 0.039
     assert summary["against"]["round_ms"]["fitted_widths"]["median"] < 0.01
     with pytest.raises(ConfigError, match="model='qwen3_4b': qwen3_8b"):  # as many layers and heads, half the weights
         run(make("model=qwen3_4b", f"step_cost.evidence={folder / 'vllm.json'}", "step_cost.page=false"), "refused")
