@@ -6,7 +6,6 @@ of its own. What a job is told has them under ``workloads``, by name, and the fi
 
 from __future__ import annotations
 
-import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -21,6 +20,7 @@ from hydra.errors import HydraException, MissingConfigException
 from omegaconf import OmegaConf
 
 from ddbench.errors import ConfigError
+from ddbench.overrides import key_of, overrides
 
 KEY = "workloads"
 GROUP = "workload"
@@ -34,14 +34,14 @@ def with_workloads(config: dict[str, Any], folder: Path) -> dict[str, Any]:
         ConfigError: no list of different names, a name that the group does not have, or settings of one workload beside
             several.
     """
-    overrides, search = _command_line()
-    _refuse_lists(overrides)
+    asked, search = overrides(), _search()
+    _refuse_lists(asked)
     given = config.get(KEY)
     if given is None or isinstance(given, Mapping):
         return config
     names = _names(given)
-    _refuse_single(overrides)
-    kept = [*search, *(each for each in overrides if _key(each) != KEY)]
+    _refuse_single(asked)
+    kept = [*search, *(each for each in asked if key_of(each) != KEY)]
     composed = {name: _composed(folder, kept, name) for name in names}
     labels = Counter(str(each.get("name")) for each in composed.values())
     for label, count in labels.items():
@@ -61,33 +61,29 @@ def _names(given: object) -> list[str]:
     return names
 
 
-def _command_line() -> tuple[list[str], list[str]]:
-    """The overrides of this job, and those that tell Hydra where else configuration files are."""
+def _search() -> list[str]:
+    """The override that tells Hydra where else this job's configuration files are, if they are."""
     if not HydraConfig.initialized():
-        return [word for word in sys.argv[1:] if "=" in word], []
-    hydra = HydraConfig.get()
-    more = [f"{each.schema}://{each.path}" for each in hydra.runtime.config_sources if each.provider not in _OWN]
-    return list(hydra.overrides.task), [f"hydra.searchpath=[{','.join(more)}]"] if more else []
+        return []
+    sources = HydraConfig.get().runtime.config_sources
+    more = [f"{each.schema}://{each.path}" for each in sources if each.provider not in _OWN]
+    return [f"hydra.searchpath=[{','.join(more)}]"] if more else []
 
 
 _OWN = ("hydra", "main", "schema")  # sources that every composition has
 
 
-def _key(override: str) -> str:
-    return override.lstrip("+~").partition("=")[0]
-
-
-def _refuse_lists(overrides: Sequence[str]) -> None:
+def _refuse_lists(asked: Sequence[str]) -> None:
     """Hydra would lay the workloads of ``workload=[a,b]`` over each other."""
-    for each in overrides:
+    for each in asked:
         key, _, value = each.partition("=")
         if key == GROUP and value.startswith("["):
             raise ConfigError(GROUP, value, f"one name; several are measured with {KEY}={value}")
 
 
-def _refuse_single(overrides: Sequence[str]) -> None:
-    for each in overrides:
-        key, value = _key(each), each.partition("=")[2]
+def _refuse_single(asked: Sequence[str]) -> None:
+    for each in asked:
+        key, value = key_of(each), each.partition("=")[2]
         if key.partition("@")[0] == GROUP:
             raise ConfigError(key, value, f"left out: {KEY} names all that is measured")
         group, _, name = key.partition(".")
@@ -108,10 +104,10 @@ def _aside() -> Iterator[None]:
         instance.hydra = outer
 
 
-def _composed(folder: Path, overrides: Sequence[str], name: str) -> dict[str, Any]:
+def _composed(folder: Path, kept: Sequence[str], name: str) -> dict[str, Any]:
     try:
         with _aside(), initialize_config_dir(str(folder), version_base="1.3"):
-            config = compose("config", overrides=[*overrides, f"{GROUP}={name}"])
+            config = compose("config", overrides=[*kept, f"{GROUP}={name}"])
     except MissingConfigException as error:
         known = ", ".join(sorted(error.options or ()))
         raise ConfigError(KEY, name, f"one of {known}") from None

@@ -1,4 +1,4 @@
-"""Ctrl-C, SIGTERM, SIGHUP: the first Ctrl-C lets the running cell end, all else ends a sweep at once, in good order.
+"""Ctrl-C, SIGTERM, SIGHUP: the first Ctrl-C lets the running cell end, all else ends the work at once, in good order.
 
 Once the engine is being stopped, the first signal of any kind lets that end.
 """
@@ -64,8 +64,9 @@ class Stop:
 
 
 @contextmanager
-def interruptible() -> Iterator[Stop]:
-    """Turns SIGINT, SIGTERM and SIGHUP into :class:`Interrupted`; puts the handlers back at the end.
+def interruptible(then: str = "the report is written") -> Iterator[Stop]:
+    """Turns SIGINT, SIGTERM and SIGHUP into :class:`Interrupted`; puts the handlers back at the end. ``then``: what
+    follows on work that a first signal lets end.
 
     SIGHUP, by which a terminal says that it is closed, stays ignored where it is (``nohup``).
 
@@ -87,7 +88,7 @@ def interruptible() -> Iterator[Stop]:
             return
         last = time.monotonic()
         if stop.waits(number):
-            say(f"{stop.asked}: {stop.awaited.format('is')}, then the report is written; once more to stop now")
+            say(f"{stop.asked}: {stop.awaited.format('is')}, then {then}; once more to stop now")
             return
         for each in caught:
             signal.signal(each, again)

@@ -3,7 +3,7 @@
 from ddbench.cost.form import Fit, Hinges, Range
 from ddbench.cost.inside import inside, prefill_of
 from ddbench.cost.late import late_steps
-from ddbench.cost.model import SCHEMA, CostModel, load_cost
+from ddbench.cost.model import SCHEMA, CostModel, cost_from, load_cost
 from ddbench.cost.points import KINDS, STAGES, Point
 
 __all__ = [
@@ -15,6 +15,7 @@ __all__ = [
     "Hinges",
     "Point",
     "Range",
+    "cost_from",
     "inside",
     "late_steps",
     "load_cost",

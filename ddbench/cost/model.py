@@ -22,6 +22,7 @@ from ddbench.cost.points import KINDS, Point
 from ddbench.errors import ConfigError
 
 SCHEMA = 1
+ALLOWED = "a cost file as experiment=step_cost writes it"
 Floats = NDArray[np.float64]
 
 
@@ -104,14 +105,22 @@ def load_cost(path: str | Path) -> CostModel:
         ConfigError: no file, none of this schema, or one that lacks a part.
     """
     place = Path(path)
-    allowed = "a cost file as experiment=step_cost writes it"
     try:
         data = json.loads(place.read_text(encoding="utf-8"))
     except (OSError, ValueError):
-        raise ConfigError("cost", str(place), allowed) from None
+        raise ConfigError("cost", str(place), ALLOWED) from None
+    return cost_from(data, place)
+
+
+def cost_from(data: Any, path: str | Path) -> CostModel:
+    """What a cost file holds, where its JSON has been read from ``path`` already.
+
+    Raises:
+        ConfigError: it is not of this schema, or lacks a part.
+    """
     if not isinstance(data, dict) or data.get("schema") != SCHEMA:
         found = data.get("schema") if isinstance(data, dict) else None
-        raise ConfigError("cost", f"{place}, schema {found}", f"{allowed}, schema {SCHEMA}")
+        raise ConfigError("cost", f"{path}, schema {found}", f"{ALLOWED}, schema {SCHEMA}")
     try:
         return CostModel(
             fingerprint={str(key): str(value) for key, value in data["fingerprint"].items()},
@@ -124,4 +133,4 @@ def load_cost(path: str | Path) -> CostModel:
             source=dict(data["source"]),
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise ConfigError("cost", str(place), f"{allowed}; this one is damaged ({error!r})") from None
+        raise ConfigError("cost", str(path), f"{ALLOWED}; this one is damaged ({error!r})") from None

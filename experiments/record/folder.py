@@ -87,6 +87,13 @@ class RecordFolder:
         names = {name for row in recording.traces for name in row}
         return {name for name in names if setup_of(self.place(name)) != recording.setup}
 
+    def whole(self) -> int:
+        """Traces that are there of the recording that the folder holds, if it holds one."""
+        if not (self.path / "record.json").exists():
+            return 0
+        recording = self.read()
+        return sum(map(len, recording.traces)) - len(self.missing(recording))
+
     def place(self, name: str) -> Path:
         return self.traces / f"{name}.safetensors"
 

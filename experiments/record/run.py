@@ -33,6 +33,8 @@ Item = tuple[str, Tokenized, int, float]  # name of the trace, prompt, repeat, t
 def run(config: Mapping[str, Any], run_id: str) -> dict[str, Any]:
     """Records what is not recorded yet; the summary counts ``traces``, those of this run and those found.
 
+    A signal at any moment leaves what is stored; one while the engine stops lets that end. Both are in the summary.
+
     Raises:
         ConfigError: any setting, model, prompt or folder that cannot be used.
     """
@@ -41,16 +43,44 @@ def run(config: Mapping[str, Any], run_id: str) -> dict[str, Any]:
         settings = replace(settings, sweep=replace(settings.sweep, batch_size=(asked.batch_size,)))
     folder = RecordFolder(Path(settings.output_dir) / settings.name / settings.run_id)
     RunFolder(folder.path).check_writable()
-    source = gather(settings, folder.path)
-    nodes = max(asked.nodes, *settings.sweep.nodes)
-    engine = recorder_for(source, nodes)
-    try:
-        return _run(config, settings, asked, folder, source, engine, nodes)
-    finally:
+    again = f"the same command with run_id={settings.run_id} does the rest"
+    engine: Recorder | None = None
+    signal, error = None, None
+    with interruptible("the recording ends") as stop:
+        try:
+            try:
+                source = gather(settings, folder.path)
+                nodes = max(asked.nodes, *settings.sweep.nodes)
+                engine = recorder_for(source, nodes)
+                error = _record(config, settings, asked, folder, source, engine, nodes)
+            finally:
+                with stop.ending():
+                    _stop(engine)
+        except Interrupted as broken_off:
+            _stop(engine)  # nothing is left to do, but where the signal came before that or within
+            signal = broken_off.name
+    if signal is not None:
+        say(f"{signal}: {again}")
+    elif stop.asked is not None:
+        signal = stop.asked
+        say(f"{signal}: {stop.awaited.format('was')}; {again}")
+    return {
+        "run": str(folder.path),
+        "report": None,
+        "results": None,
+        "cells": dict.fromkeys(FINAL_STATUSES, 0),
+        "traces": folder.whole(),
+        **({} if error is None else {"error": f"{error}; {again}"}),
+        **({} if signal is None else {"interrupted": signal}),
+    }
+
+
+def _stop(engine: Recorder | None) -> None:
+    if engine is not None:
         engine.stop()
 
 
-def _run(
+def _record(
     config: Mapping[str, Any],
     settings: Settings,
     asked: RecordSettings,
@@ -58,8 +88,8 @@ def _run(
     source: Source,
     engine: Recorder,
     nodes: int,
-) -> dict[str, Any]:
-    """The same with an engine."""
+) -> str | None:
+    """Opens the folder and records into it what is missing. Returns what the engine broke off with, if it did."""
     items = _items(settings, engine)
     recording = _recording(settings, source, engine, items, nodes)
     _check_room(engine, items, settings.load.max_new_tokens)
@@ -73,23 +103,11 @@ def _run(
     missing = folder.missing(recording)
     todo = [item for item in items if item[0] in missing]
     say(f"recording {counted(len(todo), 'request')} of {len(items)} into {folder.path}, {recording.nodes} candidates")
-    signal, error = None, None
     try:
-        signal = _record(settings, asked, engine, folder, recording, todo)
+        _store(settings, asked, engine, folder, recording, todo)
     except EngineFailure as failure:
-        error = f"{failure}; the same command with run_id={settings.run_id} does the rest"
-    summary: dict[str, Any] = {
-        "run": str(folder.path),
-        "report": None,
-        "results": None,
-        "cells": dict.fromkeys(FINAL_STATUSES, 0),
-        "traces": len(items) - len(folder.missing(recording)),
-        **({} if error is None else {"error": error}),
-    }
-    if signal is not None:
-        say(f"{signal}: the same command with run_id={settings.run_id} does the rest")
-        return {**summary, "interrupted": signal}
-    return summary
+        return str(failure)
+    return None
 
 
 def recorder_for(source: Source, nodes: int) -> Recorder:
@@ -148,52 +166,47 @@ def _check_room(engine: Recorder, items: Sequence[Item], new_tokens: int) -> Non
             raise ConfigError("workload", item.prompt.id, f"prompt, answer and {behind} tokens more {room}")
 
 
-def _record(
+def _store(
     settings: Settings,
     asked: RecordSettings,
     engine: Recorder,
     folder: RecordFolder,
     recording: Recording,
     todo: Sequence[Item],
-) -> str | None:
-    """Records in groups of a batch, each trace stored at once. Returns the signal that ended it early, if one did."""
+) -> None:
+    """Records in groups of a batch, each trace stored at once."""
     clock, done, doubtful = time.perf_counter(), 0, 0
-    with interruptible():
-        try:
-            for group in _groups(todo, asked.batch_size):
-                requests = requests_of(settings, engine.stop_ids, group)
-                found = engine.record(requests, recording.nodes, asked.batch_size, asked.by)
-                for (name, item, repeat, temperature), request, recorded in zip(group, requests, found, strict=True):
-                    prompt = item.prompt
-                    key = Key(
-                        prompt.id,
-                        prompt.turn,
-                        prompt.dataset,
-                        prompt.category,
-                        repeat,
-                        request.sampling.seed,
-                        temperature,
-                    )
-                    generation = recorded.generation
-                    trace = Trace(
-                        key=key,
-                        prompt_tokens=len(request.token_ids),
-                        finish_reason=generation.finish_reason,
-                        disagreements=recorded.disagreements,
-                        log_probs=recorded.log_probs,
-                        ranks=recorded.ranks,
-                        output=np.asarray(generation.output_token_ids),
-                        tail=np.asarray(recorded.tail, dtype=np.int32),
-                    )
-                    save_trace(folder.place(name), trace, recording.setup)
-                    doubtful += recorded.disagreements or 0
-                done += len(group)
-                say(f"recorded {done} of {len(todo)} requests in {duration(time.perf_counter() - clock)}")
-        except Interrupted as signal:
-            return signal.name
+    for group in _groups(todo, asked.batch_size):
+        requests = requests_of(settings, engine.stop_ids, group)
+        found = engine.record(requests, recording.nodes, asked.batch_size, asked.by)
+        for (name, item, repeat, temperature), request, recorded in zip(group, requests, found, strict=True):
+            prompt = item.prompt
+            key = Key(
+                prompt.id,
+                prompt.turn,
+                prompt.dataset,
+                prompt.category,
+                repeat,
+                request.sampling.seed,
+                temperature,
+            )
+            generation = recorded.generation
+            trace = Trace(
+                key=key,
+                prompt_tokens=len(request.token_ids),
+                finish_reason=generation.finish_reason,
+                disagreements=recorded.disagreements,
+                log_probs=recorded.log_probs,
+                ranks=recorded.ranks,
+                output=np.asarray(generation.output_token_ids),
+                tail=np.asarray(recorded.tail, dtype=np.int32),
+            )
+            save_trace(folder.place(name), trace, recording.setup)
+            doubtful += recorded.disagreements or 0
+        done += len(group)
+        say(f"recorded {done} of {len(todo)} requests in {duration(time.perf_counter() - clock)}")
     if doubtful:
         warn(f"{counted(doubtful, 'output token')} would be another in a second pass of the target: near-ties")
-    return None
 
 
 def _groups(todo: Sequence[Item], size: int) -> Iterator[list[Item]]:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ddbench.errors import ConfigError
+from ddbench.overrides import key_of, overrides
 from experiments.record.folder import RecordFolder, Recording
 from experiments.record.settings import load as load_recorded
 from experiments.settings import Settings
@@ -36,20 +37,22 @@ class ReplaySettings:
 
 @dataclass(frozen=True)
 class Asked:
-    """``settings``: those of a sweep over the replay's shapes, with the recording's everything else."""
+    """``settings``: those of a sweep over the replay's shapes, with the recording's everything else, which ``recorded``
+    has as a configuration has it."""
 
     settings: Settings
     replay: ReplaySettings
     check: bool
     folder: RecordFolder
     recording: Recording
+    recorded: dict[str, Any]
 
 
 def load(config: Mapping[str, Any], run_id: str) -> Asked:
     """The settings of a replay.
 
     Raises:
-        ConfigError: no such recording, or a setting that cannot be.
+        ConfigError: no such recording, a setting that cannot be, or one asked for that was recorded otherwise.
     """
     given = config.get("run")
     if not isinstance(given, str):
@@ -57,11 +60,39 @@ def load(config: Mapping[str, Any], run_id: str) -> Asked:
     folder = RecordFolder(Path(given))
     recording = folder.read()
     recorded = folder.config()
-    mine = {key: value for key, value in config.items() if key not in (*OWN, *RECORDED)}
     theirs = {key: recorded[key] for key in RECORDED if key in recorded}
+    _refuse_other(config, recorded)
+    mine = {key: value for key, value in config.items() if key not in (*OWN, *RECORDED)}
     sweep = {**config["sweep"], "batch_size": [1], "temperature": list(recording.temperatures)}
     settings, _ = load_recorded({**mine, **theirs, "record": recorded["record"], "sweep": sweep}, run_id)
     check = config.get("check", False)
     if not isinstance(check, bool):
         raise ConfigError("check", check, "true or false")
-    return Asked(settings, build(ReplaySettings, config.get("replay") or {}, "replay"), check, folder, recording)
+    own = build(ReplaySettings, config.get("replay") or {}, "replay")
+    return Asked(settings, own, check, folder, recording, theirs)
+
+
+def _refuse_other(config: Mapping[str, Any], recorded: Mapping[str, Any]) -> None:
+    """Nothing that the command line asks for is left unheard: what is the recording's can only be what that has.
+
+    Entries of a config group are compared by their names, where they have some.
+
+    Raises:
+        ConfigError: the first that was recorded otherwise.
+    """
+    for each in overrides():
+        key = key_of(each)
+        if key.partition(".")[0] not in RECORDED and key != "sweep.temperature":
+            continue
+        mine, theirs = (_named(data, key) for data in (config, recorded))
+        if mine != theirs:
+            was = "left out" if isinstance(theirs, Mapping) else f"{theirs!r}, or left out"
+            raise ConfigError(key, each.partition("=")[2], f"{was}: it is the recording's")
+
+
+def _named(config: Mapping[str, Any], key: str) -> Any:
+    """What a dotted key says; of a config group its name, else all of it."""
+    value: Any = config
+    for part in key.split("."):
+        value = value.get(part) if isinstance(value, Mapping) else None
+    return value.get("name", value) if isinstance(value, Mapping) else value

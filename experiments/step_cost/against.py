@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from ddbench.cost import CostModel, Fit, inside, late_steps, load_cost, prefill_of
+from ddbench.cost import CostModel, Fit, cost_from, inside, late_steps, prefill_of
 from ddbench.cost.loop import Requests, closed_loop
 from ddbench.errors import ConfigError
 from experiments.step_cost.evidence import COUNTED, PROMPT, known, rows_of
@@ -26,6 +26,8 @@ from experiments.step_cost.whole_rounds import whole_rounds
 
 ROUND = re.compile(r"(autoregressive|dflash|ddtree)(?:_(\d+))?")
 SPEED = re.compile(r"(autoregressive|dflash|ddtree)(?:_(\d+)_nodes)?")
+KEY = "step_cost.against"
+EVIDENCE = "an evidence file of round times or pinned speeds"
 DTYPE = "bfloat16"  # of all evidence of the engines' speed
 CHAIN = 16  # verify width of the evidence's pinned chain
 
@@ -56,14 +58,15 @@ def against(cost: CostModel, place: str) -> list[Told]:
     Raises:
         ConfigError: no such file, one of another engine, version, precision, GPU or model, or one without such numbers.
     """
-    if _is_cost(place):
-        found = list(_points(cost, place))
+    held = _held(place)
+    if isinstance(held, CostModel):
+        found = list(_points(cost, held))
     else:
-        measured = measured_of(cost, place, "step_cost.against")
+        measured = _measured(cost, held, place, KEY)
         found = [*_rounds(cost, measured.get("round_ms") or {}), *_speeds(cost, measured)]
     if not found:
         wanted = f"a file with round times or pinned speeds of what was measured: {', '.join(cost.fits)}"
-        raise ConfigError("step_cost.against", place, wanted)
+        raise ConfigError(KEY, place, wanted)
     return found
 
 
@@ -73,24 +76,38 @@ def check_engine(engine: str, place: str) -> None:
     Raises:
         ConfigError: no such file, or none with times of that engine.
     """
-    if _is_cost(place):
-        theirs = [load_cost(place).fingerprint.get("engine", "unknown")]
-    else:
-        theirs = list(_evidence(place, "step_cost.against")["versions"])
-    if engine not in theirs:
+    held = _held(place)
+    told = {held.fingerprint.get("engine")} if isinstance(held, CostModel) else {*held["versions"]}
+    if engine not in told:
         allowed = f"an evidence file or a cost file of {engine}, which is to be measured"
-        raise ConfigError("step_cost.against", place, allowed)
+        raise ConfigError(KEY, place, allowed)
 
 
-def _evidence(place: str, key: str) -> dict[str, Any]:
-    """Raises ConfigError for what is no evidence file."""
+def _held(place: str) -> CostModel | dict[str, Any]:
+    """The file, read once: a cost file by what those alone have, so that a damaged one is called what it is.
+
+    Raises:
+        ConfigError: no file, none that can be read, or neither of the two.
+    """
+    data = _read(place, KEY, f"{EVIDENCE}, or a cost file")
+    if isinstance(data, dict) and "kinds" in data:
+        return cost_from(data, place)
+    return _evidence(data, place, KEY)
+
+
+def _read(place: str, key: str, allowed: str) -> Any:
     try:
-        data: dict[str, Any] = json.loads(Path(place).read_text(encoding="utf-8"))
-        if isinstance(data["measured"], dict) and isinstance(data["versions"], dict):
-            return data
-    except (OSError, ValueError, KeyError, TypeError):
-        pass
-    raise ConfigError(key, place, "an evidence file of round times or pinned speeds")
+        return json.loads(Path(place).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        raise ConfigError(key, place, allowed) from None
+
+
+def _evidence(data: Any, place: str, key: str) -> dict[str, Any]:
+    """Raises ConfigError for what is no evidence file's."""
+    parts = ("measured", "versions")
+    if isinstance(data, dict) and all(isinstance(data.get(part), dict) for part in parts):
+        return data
+    raise ConfigError(key, place, EVIDENCE)
 
 
 def measured_of(cost: CostModel, place: str, key: str) -> dict[str, Any]:
@@ -99,7 +116,11 @@ def measured_of(cost: CostModel, place: str, key: str) -> dict[str, Any]:
     Raises:
         ConfigError: no such file, or one of another engine, version, precision, GPU or model.
     """
-    data = _evidence(place, key)
+    return _measured(cost, _evidence(_read(place, key, EVIDENCE), place, key), place, key)
+
+
+def _measured(cost: CostModel, data: dict[str, Any], place: str, key: str) -> dict[str, Any]:
+    """:func:`measured_of`, of a file that was read."""
     versions = data["versions"]
     engine, gpu = cost.fingerprint.get("engine", "unknown"), cost.fingerprint.get("device")
     if engine not in versions or data.get("gpu") != gpu:
@@ -164,26 +185,11 @@ def _rounds(cost: CostModel, times: dict[str, Any]) -> Iterator[Told]:
         yield _round(cost, named[1], width, batch, PROMPT + COUNTED, measured)
 
 
-def _is_cost(place: str) -> bool:
-    """Told by what cost files alone have, so that a damaged one is called what it is.
-
-    Raises:
-        ConfigError: no file, or none that can be read.
-    """
-    try:
-        data = json.loads(Path(place).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        wanted = "an evidence file of round times or pinned speeds, or a cost file"
-        raise ConfigError("step_cost.against", place, wanted) from None
-    return isinstance(data, dict) and "kinds" in data
-
-
-def _points(cost: CostModel, place: str) -> Iterator[Told]:
+def _points(cost: CostModel, other: CostModel) -> Iterator[Told]:
     """The points of another cost file of the same setup. Its build may differ: evidence files name none either."""
-    other = load_cost(place)
     theirs = {name: value for name, value in other.fingerprint.items() if name != "build"}
     own = {name: value for name, value in cost.fingerprint.items() if name == "build"}
-    cost.check(theirs | own, "step_cost.against")
+    cost.check(theirs | own, KEY)
     for kind in (kind for kind in STRATEGIES if kind in cost.fits):
         for point in other.points.get(kind, ()):
             yield _round(cost, kind, point.verify_width, point.batch, point.context, point.ms)

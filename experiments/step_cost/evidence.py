@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from ddbench.cost import Point, load_cost
+from ddbench.cost import Point, cost_from
 from ddbench.errors import ConfigError
 from experiments.settings import Settings
 from experiments.step_cost import sglang, vllm
@@ -43,7 +43,7 @@ def import_evidence(
     except (OSError, ValueError):
         raise ConfigError("step_cost.evidence", str(place), "an evidence file, or a cost file") from None
     if isinstance(data, Mapping) and "kinds" in data:
-        cost = load_cost(place)
+        cost = cost_from(data, place)
         points = {kind: list(each) for kind, each in cost.points.items()}
         return Measured(cost.fingerprint, points, {**cost.source, "refitted": place.name})
     times = data.get("measured", {}).get("round_ms") if isinstance(data, Mapping) else None

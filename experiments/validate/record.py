@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import sys
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -13,11 +12,11 @@ from typing import Any
 
 from ddbench.storage import write_whole
 from experiments.command import command_line
+from experiments.evidence.shards import plain
 from experiments.validate.predictions import Machine
 from experiments.validate.verdict import Line, Missing, Value, verdict
 from runners.machine import machine_facts
 
-PATH = re.compile(r"(?<![^\s='\"\[,])/(?:[^\s/'\"]+/)+")  # the folders of an absolute one
 NOTES = (
     "Predictions were written before the measurement. A line is not checked where nothing could be measured, or where "
     "the prediction was made for another engine or number of prompts; the verdict is then not a pass."
@@ -79,13 +78,9 @@ def table(lines: list[Line]) -> str:
 
 
 def command() -> str:
-    """The command line of this process but for its note, which the file has in full."""
-    return without_folders(command_line([word for word in sys.argv[1:] if not word.startswith("validate.note=")]))
-
-
-def without_folders(line: str) -> str:
-    """A command line in which ``...`` stands for the folders of absolute paths: those of one machine."""
-    return PATH.sub(".../", line)
+    """The command line of this process but for its note, which the file has in full, and for this machine's folders."""
+    told: str = plain(command_line([word for word in sys.argv[1:] if not word.startswith("validate.note=")]))
+    return told
 
 
 def today() -> str:

@@ -13,11 +13,12 @@ import yaml
 
 from ddbench import load
 from ddbench.errors import ConfigError
+from experiments.evidence.shards import plain
 from experiments.progress import warn
 from experiments.settings import Settings, load_settings
 from experiments.store import RunFolder
 from experiments.validate import measure
-from experiments.validate.record import command, today, without_folders
+from experiments.validate.record import command, today
 from experiments.validate.verdict import Value
 from reports.frames import read_run
 from runners.machine import machine_facts
@@ -130,7 +131,7 @@ def measured_then(stored: Stored, gpu: str | None) -> dict[str, Any]:
     """As :func:`experiments.validate.record.measured_now` was then, and who judges now."""
     told, now, seen = stored.environment, machine_facts(), engines(stored.folder)
     return {
-        "command": without_folders(told["command"]),
+        "command": plain(told["command"]),
         "date": str(told["started"])[:10],
         "gpu": gpu,
         "driver": stored.facts.get("driver"),

@@ -15,11 +15,12 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator, Mapping
 from pathlib import Path
 
 GIB = float(2**30)
 NONE = "-"
+LEAST_S = 0.1  # of a time that a load is told of: the kernel tells processor time in ticks of 0.01 s
 # Names of ours, what nvidia-smi calls them, and the factor between their units.
 GPU_VALUES = (
     ("gpu_sm_clock_mhz", "clocks.sm", 1.0),
@@ -33,32 +34,54 @@ GPU_VALUES = (
 )
 
 
+class Load:
+    """Percent of a core that processes use, who may come and go, from one reading that tells it to the next.
+
+    A reading within ``LEAST_S`` of the last that told is not one: the next tells of the whole time. A process that is
+    new counts from then on, whatever it used before.
+    """
+
+    def __init__(self) -> None:
+        self._used: Mapping[Hashable, float] = {}
+        self._at: float | None = None
+
+    def percent(self, used: Mapping[Hashable, float], now: float) -> float | None:
+        """``used``: seconds of processor time by process, read at ``now`` seconds of a clock. None: it does not tell,
+        as the first reading never does."""
+        since, before = self._at, self._used
+        if since is not None and now - since < LEAST_S:
+            return None
+        self._at, self._used = now, used
+        if since is None:
+            return None
+        return 100 * sum(seconds - before.get(process, seconds) for process, seconds in used.items()) / (now - since)
+
+
 class Processes:
     """A process and its descendants, who may come and go. Linux, proc(5)."""
 
     def __init__(self, root: int) -> None:
         self._root = root
         self._tick, self._page = os.sysconf("SC_CLK_TCK"), os.sysconf("SC_PAGE_SIZE")
-        self._used: dict[int, float] = {}  # seconds of processor time at the last reading, by process
-        self._read_at = time.monotonic()
+        self._load = Load()
 
     def read(self) -> dict[str, float]:
-        """Resident memory in GiB, and load in percent of a core since the last reading, summed."""
-        table = {pid: (parent, used, rss) for pid, parent, used, rss in self._table()}
+        """Resident memory in GiB and load in percent of a core, summed; of the load see :class:`Load`."""
+        table = {pid: row for pid, *row in self._table()}
         tree = {self._root}
         while True:
-            more = {pid for pid, (parent, _, _) in table.items() if parent in tree} - tree
+            more = {pid for pid, (parent, *_) in table.items() if parent in tree} - tree
             if not more:
                 break
             tree |= more
-        now, found = time.monotonic(), [pid for pid in tree if pid in table]
-        spent = sum(max(0.0, table[pid][1] - self._used.get(pid, table[pid][1])) for pid in found)
-        percent = 100 * spent / max(now - self._read_at, 1e-9)
-        self._used, self._read_at = {pid: table[pid][1] for pid in found}, now
-        return {"process_rss_gib": sum(table[pid][2] for pid in found) / GIB, "cpu_percent": percent}
+        found = {pid: table[pid] for pid in tree if pid in table}
+        told = {"process_rss_gib": sum(rss for *_, rss in found.values()) / GIB}
+        used = {(pid, began): seconds for pid, (_, began, seconds, _) in found.items()}
+        percent = self._load.percent(used, time.monotonic())
+        return told if percent is None else {**told, "cpu_percent": percent}
 
-    def _table(self) -> Iterator[tuple[int, int, float, int]]:
-        """Process, parent, seconds of processor time and resident bytes of everything that runs."""
+    def _table(self) -> Iterator[tuple[int, int, int, float, int]]:
+        """Process, parent, tick of its start, seconds of processor time and resident bytes of everything that runs."""
         for place in Path("/proc").iterdir():
             if not place.name.isdigit():
                 continue
@@ -67,7 +90,7 @@ class Processes:
             except OSError:
                 continue
             used = (int(parts[11]) + int(parts[12])) / self._tick
-            yield int(place.name), int(parts[1]), used, int(parts[21]) * self._page
+            yield int(place.name), int(parts[1]), int(parts[19]), used, int(parts[21]) * self._page
 
 
 class Gpu:

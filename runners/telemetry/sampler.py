@@ -26,7 +26,8 @@ class Telemetry:
     ``gpu_index`` is NVML's index, or a UUID; several for an engine that spans several, of which the second's names
     begin with ``gpu1_`` instead of ``gpu_``, and so on. With ``host``, process and GPUs are there.
 
-    Names: ``process_rss_gib``, ``cpu_percent`` (100 = one core), ``client_cpu_percent`` likewise, and those of
+    Names: ``process_rss_gib``, ``cpu_percent`` (100 = one core, since the reading that told it last; not at the start,
+    and of no shorter time than `runners.hosts.sampler.LEAST_S`), ``client_cpu_percent`` likewise, and those of
     :mod:`runners.telemetry.gpu`.
     """
 
@@ -57,8 +58,6 @@ class Telemetry:
         if self._far is not None:
             self._far.__enter__()
         self._start = time.perf_counter()
-        for source, _ in self._sources[:1]:
-            source.read()  # the first call only sets the mark of the processors' time
         self._sample()
         self._thread.start()
         return self

@@ -11,6 +11,8 @@ from typing import Any
 
 import pandas as pd
 import pytest
+import yaml
+from hydra.core.hydra_config import HydraConfig
 
 import ddbench as package
 from ddbench.errors import ConfigError
@@ -106,6 +108,51 @@ def test_bad_input_is_one_clear_line(
     assert "\n" not in str(caught.value)
 
 
+def commanded(patch: pytest.MonkeyPatch, *overrides: str) -> None:
+    """As if this process had been started with them, and by no job of Hydra's."""
+    patch.setattr(HydraConfig.instance(), "cfg", None)
+    patch.setattr("sys.argv", ["ddbench", *overrides])
+
+
+@pytest.mark.parametrize(
+    ("other", "message"),
+    [
+        ("model=tiny", "model='tiny': 'tiny_untrained', or left out: it is the recording's"),
+        ("model.context_length=100", "model.context_length='100': 512, or left out"),
+        ("~model.eagle", "model.eagle='': left out: it is the recording's"),
+        ("engine=sglang", "engine='sglang': 'reference', or left out"),
+        ("seed=7", "seed='7': 0, or left out"),
+        ("load=fixed_length", "load='fixed_length': left out: it is the recording's"),
+        ("load.max_new_tokens=9", "load.max_new_tokens='9': 6, or left out"),
+        ("sweep.temperature=[0.0]", "sweep.temperature='[0.0]': [0.0, 1.0], or left out"),
+    ],
+)
+def test_what_the_recording_decides_is_not_asked_otherwise(
+    settings: Settings, recorded: Path, monkeypatch: pytest.MonkeyPatch, other: str, message: str
+) -> None:
+    commanded(monkeypatch, other)
+    with pytest.raises(ConfigError) as caught:
+        replaying.run(settings("replay", f"run={recorded}", other), "other")
+    assert message in str(caught.value)
+
+
+def test_what_was_recorded_may_be_named_and_is_what_is_stored(
+    settings: Settings, recorded: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    same = ("model=tiny_untrained", "seed=0", "load.max_new_tokens=6", "sweep.temperature=[0.0,1.0]")
+    shape = ("sweep.strategy=[ddtree]", "sweep.width=[2]", "sweep.depth=[3]", "sweep.nodes=[4]", "report.build=false")
+    commanded(monkeypatch, *same, *shape)
+    done = replaying.run(settings("replay", f"run={recorded}", *same, *shape), "same")
+    assert done["cells"]["ok"] == 2
+    commanded(monkeypatch, *shape)  # another default, which nobody asked for
+    done = replaying.run({**settings("replay", f"run={recorded}", "model=tiny", *shape)}, "default")
+    stored = yaml.safe_load((Path(done["run"]) / "config.yaml").read_text())
+    made = yaml.safe_load((recorded / "config.yaml").read_text())
+    assert stored["model"] == made["model"]
+    assert stored["model"]["name"] == "tiny_untrained"
+    assert stored["sweep"]["nodes"] == [4]
+
+
 def test_a_policy_is_not_replayed_as_a_fixed_tree(settings: Settings, recorded: Path) -> None:
     """It would have the counts of the tree of its largest budget, under its own name."""
     shapes = ["sweep.width=[null]", "sweep.depth=[null]", "sweep.nodes=[4,12]", "report.build=false"]
@@ -187,3 +234,6 @@ def test_through_the_door(make_command_line: Any, recorded: Path) -> None:
     assert done.code == 0, done.err
     assert Path(done.summary["surface"]).is_file()
     assert "replayed" in done.err
+    refused = shared.bare("experiment=replay", f"run={recorded}", "model=tiny", f"output_dir={shared.folder}")
+    assert refused.code == 2
+    assert refused.errors == ["error: model='tiny': 'tiny_untrained', or left out: it is the recording's"]

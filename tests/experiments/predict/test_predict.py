@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from hydra.core.hydra_config import HydraConfig
 from omegaconf import OmegaConf
 
 from ddbench.cost import Point, load_cost
@@ -107,6 +108,15 @@ def test_the_surface_is_acceptance_over_round_time(predicted: dict[str, Any], re
     tree = told[(told["strategy"] == "ddtree") & (told["nodes"] == 8)].set_index("batch_size")
     ratio = tree.loc[2, "tokens_per_s_per_user"] / plain.loc[2, "tokens_per_s_per_user"]
     assert tree.loc[2, "speedup_vs_autoregressive"] == pytest.approx(ratio)
+
+
+def test_another_model_than_the_recordings_is_not_predicted(
+    make: Make, recorded: Path, cost: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(HydraConfig.instance(), "cfg", None)
+    monkeypatch.setattr("sys.argv", ["ddbench", "model=tiny"])
+    with pytest.raises(ConfigError, match=r"^model='tiny': 'tiny_untrained', or left out"):
+        run(make("predict", f"run={recorded}", f"cost={cost}", "model=tiny"), "other")
 
 
 def test_points_outside_have_no_numbers_unless_asked_for(

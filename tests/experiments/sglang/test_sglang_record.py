@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
+import signal
+import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "runners" / "sglang"))
@@ -21,17 +25,34 @@ from experiments.replay import run as replaying
 
 Settings = Callable[..., dict[str, Any]]
 SHORT = ("load.max_new_tokens=14", "workload.max_prompts=3", "record.nodes=12", "record.batch_size=3")
+KEPT = ("model=", "tracking=", "workload", "output_dir=", "report.")
+# A stand-in whose servers take their time to end: one that is told to writes its number, and ends two seconds later.
+SLOW = """#!{python}
+import os, sys
+CODE = '''
+import os, pathlib, runpy, signal, time
+def end(*_):
+    pathlib.Path({told!r}).write_text(str(os.getpid()))
+    time.sleep(2)
+    os._exit(0)
+signal.signal(signal.SIGTERM, end)
+runpy.run_module("sglang.launch_server", run_name="__main__", alter_sys=True)
+'''
+served = sys.argv[1:3] == ["-m", "sglang.launch_server"]
+os.execv({engine!r}, [{engine!r}, *(["-c", CODE, *sys.argv[3:]] if served else sys.argv[1:])])
+"""
 ENGINE = (
     "engine=sglang",
     "engine.flags.context_length=512",
     "engine.start_timeout_s=120",
+    "host.share_gpus=true",  # stand-ins of other tests run beside these
 )
 
 
 @pytest.fixture(scope="module")
 def settings(make_command_line: Any) -> Settings:
     """The composed configuration of a verb on three made-up prompts."""
-    return make_command_line().composed("model=", "tracking=", "workload", "output_dir=", "report.")
+    return make_command_line().composed(*KEPT)
 
 
 @pytest.fixture(scope="module")
@@ -88,3 +109,32 @@ def test_what_sglang_cannot_record(settings: Settings, engine: tuple[str, ...], 
     with pytest.raises(ConfigError) as caught:
         recording.run(settings("record", *engine, asked), "bad")
     assert says in str(caught.value)
+
+
+def test_a_signal_while_the_engine_is_stopped_leaves_a_whole_recording(make_command_line: Any, tmp_path: Path) -> None:
+    line, slow, told = make_command_line(), tmp_path / "python", tmp_path / "told"
+    (tmp_path / "engine").mkdir()
+    slow.write_text(SLOW.format(python=sys.executable, engine=write_stand_in(tmp_path / "engine"), told=str(told)))
+    slow.chmod(0o755)
+    own = [argument for argument in line.arguments if argument.startswith(KEPT)]
+    command = ["experiment=record", *own, *ENGINE, *SHORT, f"engine.python={slow}", "run_id=ending"]
+    with subprocess.Popen(
+        [sys.executable, "-m", "ddbench", *command],
+        cwd=line.folder,
+        env=line.environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        deadline = time.monotonic() + 120
+        while not (told.exists() and told.read_text()) and process.poll() is None and time.monotonic() < deadline:
+            time.sleep(0.02)
+        process.send_signal(signal.SIGTERM)
+        out, err = process.communicate(timeout=120)
+    assert process.returncode == 143, json.loads(out.splitlines()[-1]).get("error", err)
+    summary = json.loads(out.splitlines()[-1])
+    assert (summary["interrupted"], summary["traces"]) == ("SIGTERM", 3)
+    assert len(list((Path(summary["run"]) / "traces").iterdir())) == 3
+    assert "SIGTERM: the engine is stopped, then the recording ends; once more to stop now" in err
+    assert "SIGTERM: the engine was stopped; the same command with run_id=ending does the rest" in err
+    assert not psutil.pid_exists(int(told.read_text()))

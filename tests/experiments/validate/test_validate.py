@@ -20,7 +20,6 @@ from experiments.settings import ModelSettings
 from experiments.typed import build
 from experiments.validate import measure
 from experiments.validate.predictions import Prediction
-from experiments.validate.record import without_folders
 from experiments.validate.run import run
 from experiments.validate.verdict import Missing, Run, judge, verdict
 from experiments.writable import unwritable
@@ -76,15 +75,9 @@ def test_the_evidence_file_has_what_every_evidence_has(small: Any) -> None:
     for key in ("command", "date", "gpu", "driver", "versions", "measured", "notes"):
         assert key in evidence
     assert evidence["measured"]["cells.tiny.failed"] == 0.0
-    assert evidence["command"].startswith("python -m ddbench experiment=pro6000_validate output_dir=.../out run_id=a ")
+    assert evidence["command"].startswith("python -m ddbench experiment=pro6000_validate output_dir=out run_id=a ")
     assert evidence["versions"]["engine"].startswith("ddbench ")
     assert len(evidence["builds"]) == 1
-
-
-def test_a_command_tells_no_folders_of_a_machine() -> None:
-    line = "python -m ddbench engine.python=/opt/x/bin/python3 '/tmp/a b' a=docs/evidence/c.json b=1/2 'c=[/u/v,d]'"
-    told = "python -m ddbench engine.python=.../python3 '.../a b' a=docs/evidence/c.json b=1/2 'c=[.../v,d]'"
-    assert without_folders(line) == told
 
 
 def test_a_folder_is_judged_again_without_an_engine(small: Any, tmp_path: Path) -> None:

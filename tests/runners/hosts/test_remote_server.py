@@ -41,7 +41,7 @@ def test_a_cell_is_measured_over_ssh(server: SshServer, tmp_path: Path) -> None:
     rows = pq.read_table(folder / "requests.parquet").to_pylist()
     assert [(row["output_token_ids"], row["finish_reason"]) for row in rows] == [([5] * TOKENS, "length")] * 6
     seen = set(pq.read_table(folder / "telemetry.parquet")["name"].to_pylist())
-    assert {"process_rss_gib", "cpu_percent"} <= seen
+    assert "process_rss_gib" in seen  # the cell is over before the sampler there can tell a load: test_ssh_host.py
     argv = json.loads((folder / "engine.json").read_text())["argv"]
     assert argv[0] == python
     served = argv[argv.index("--model") + 1]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import pytest
 
 from runners.hosts import LocalHost
+from runners.hosts.sampler import LEAST_S
 from runners.telemetry import NoGpu, Telemetry, open_source
 from runners.telemetry.gpu import Nvml, Smi
 
@@ -103,5 +105,5 @@ def test_without_a_gpu_there_is_nothing(tmp_path: Path, monkeypatch: pytest.Monk
     assert NoGpu().read() == {}
     assert isinstance(open_source(99), NoGpu)  # no machine has so many
     with Telemetry(99, interval_s=0.05) as telemetry:
-        pass
+        time.sleep(2 * LEAST_S)  # in less no load is told
     assert {name for _, name, _ in telemetry.samples} == {"process_rss_gib", "cpu_percent"}
