@@ -15,7 +15,9 @@ slower (docs/adaptive.md).
 
 Autoregressive decoding has E = 1. Whether it wins has to be known before the draft, so it is held against the mean of
 ``log E_r(c)`` over the rounds so far. Few rounds tell little, and those that begin together all begin a text: until as
-many have been seen as are remembered, the drafter has the benefit of two standard errors of that mean.
+many have been seen as are remembered, the drafter has the benefit of two standard errors of that mean. That does not
+help a large batch whose first step already looks hopeless, since all of its rows say the same: so a drafter that loses
+is asked again soon at first, and ever more seldom.
 """
 
 from __future__ import annotations
@@ -45,6 +47,7 @@ class CostOptimal:
         trial: rounds of one row before the drafter can be found to lose against autoregressive decoding.
         doubt: standard errors that are added to the mean until ``horizon`` rounds have been seen.
         looking: while it loses, it is asked again now and then; the share of the time that this may cost.
+        first_look: autoregressive steps after which it is asked again in any case; each time after twice as many.
     """
 
     calibrated: bool = True
@@ -52,6 +55,7 @@ class CostOptimal:
     trial: int = 16
     doubt: float = 2.0
     looking: float = 0.005
+    first_look: int = 32
 
     @property
     def name(self) -> str:
@@ -71,7 +75,8 @@ class _Control:
         self._squares: Floats = np.zeros(len(candidates.all))  # mean of its square
         self._remembered = 0.0  # rounds of one row that it stands on
         self._seen = 0  # of all
-        self._waited = 0.0  # milliseconds of autoregressive steps since the drafter was asked
+        self._waited, self._steps = 0.0, 0  # autoregressive milliseconds and steps since the drafter was asked
+        self._pause = rule.first_look  # steps after which it is asked in any case
         self._open: deque[tuple[Floats, int]] = deque()  # mass of what was chosen and rows, of steps not yet learned of
 
     @property
@@ -86,10 +91,13 @@ class _Control:
         rates = self._level + self._benefit() - np.log(prices)
         best = int(rates.argmax())
         lost = 1.0 - float(np.exp(rates[best])) * plain  # share of a drafting round's time
-        if lost <= 0.0 or self._waited * self._rule.looking >= lost * float(prices[best]):
-            self._waited = 0.0
+        due = self._steps >= self._pause
+        if lost <= 0.0 or due or self._waited * self._rule.looking >= lost * float(prices[best]):
+            self._pause *= 2 if due else 1
+            self._waited, self._steps = 0.0, 0
             return True
         self._waited += plain
+        self._steps += 1
         self._remembered *= self._forget(rows)  # what the drafter offered fades, whether it is asked or not
         return False
 

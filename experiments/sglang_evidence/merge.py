@@ -27,10 +27,11 @@ NOTES = (
     "flatter the tree, whose drafter has less to do. tokens_per_s_synthetic has accepted lengths pinned to published "
     "ones and says nothing of real text. A null is a value that no shard shows: its arm failed (see failed), or was "
     "not run. Differences are held against the threshold of their dtype that is named here; a first shard in float32 "
-    "was run under a wider one, and its ledger holds under this one too where it says so. Trees verify with the "
-    "attention that their started engines name as verify_attention. Shards of 2026-11-30 whose engines name none "
-    "verified with SGLang's own, but for a rounds shard with an arm that is named for SGLang's: its other trees had "
-    "the plug-in's. An arm under left_out of a shard ran with other code, and stands in the file that is named there."
+    "was run under a wider one, and its ledger holds under this one too where it says so. What is called identical "
+    "is equal up to such ties, its share stands beside it. Trees verify with the attention that their started engines "
+    "name as verify_attention. Shards of 2026-11-30 whose engines name none verified with SGLang's own, but for a "
+    "rounds shard with an arm that is named for SGLang's: its other trees had the plug-in's. An arm under left_out of a "
+    "shard ran with other code, and stands in the file that is named there."
 )
 
 

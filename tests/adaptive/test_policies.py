@@ -131,7 +131,7 @@ def steps_that_draft(control: Control, steps: int, expected: np.ndarray) -> list
 def test_a_drafter_that_offers_nothing_is_left_alone_and_asked_now_and_then() -> None:
     """Looking costs at most the share of time that it may: each drafting round beyond the trial, its lost time."""
     nothing = np.zeros((1, len(CANDIDATES.all)))
-    rule = CostOptimal(calibrated=False)
+    rule = CostOptimal(calibrated=False, first_look=10**9)
     drafted = steps_that_draft(rule.start(CANDIDATES, MIDDLE, DEPTH), 4000, nothing)
     assert drafted[: rule.trial] == [True] * rule.trial
     looks = drafted[rule.trial :]
@@ -139,6 +139,24 @@ def test_a_drafter_that_offers_nothing_is_left_alone_and_asked_now_and_then() ->
     plain = float(MIDDLE.autoregressive_ms(1, 64))
     lost = float(MIDDLE.chain_ms(3, 1, 64)) - plain  # the best candidate, the chain of two, brings one token
     assert sum(looks) * lost <= rule.looking * plain * len(looks)
+
+
+def test_it_is_asked_soon_at_first_and_ever_more_seldom() -> None:
+    """One step of many rows is enough of a trial; then 32, 64, 128, ... steps after the last look, at any cost."""
+    nothing = np.zeros((32, len(CANDIDATES.all)))
+    rule = CostOptimal(calibrated=False, looking=0.0)
+    drafted = steps_that_draft(rule.start(CANDIDATES, MIDDLE, DEPTH), 1000, nothing)
+    looks = np.flatnonzero(drafted)
+    assert rule.first_look == 32
+    assert (np.diff(looks) - 1).tolist() == [32, 64, 128, 256, 512]
+
+
+def test_texts_that_only_begin_badly_are_drafted_after_the_first_look() -> None:
+    badly, well = np.zeros((64, len(CANDIDATES.all))), np.full((64, len(CANDIDATES.all)), 7.0)
+    rule = CostOptimal(calibrated=False)
+    control = rule.start(CANDIDATES, MIDDLE, DEPTH)
+    assert steps_that_draft(control, 1, badly) == [True]
+    assert steps_that_draft(control, 200, well) == [False] * rule.first_look + [True] * (200 - rule.first_look)
 
 
 def test_few_rounds_that_differ_decide_nothing() -> None:
