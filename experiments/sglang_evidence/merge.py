@@ -30,8 +30,8 @@ NOTES = (
     "was run under a wider one, and its ledger holds under this one too where it says so. What is called identical "
     "is equal up to such ties, its share stands beside it. Trees verify with the attention that their started engines "
     "name as verify_attention. Shards of 2026-11-30 whose engines name none verified with SGLang's own, but for a "
-    "rounds shard with an arm that is named for SGLang's: its other trees had the plug-in's. An arm under left_out of a "
-    "shard ran with other code, and stands in the file that is named there."
+    "rounds shard with an arm that is named for SGLang's: its other trees had the plug-in's. An arm under left_out "
+    "of a shard ran with other code, and stands in the file that is named there."
 )
 
 
