@@ -1,7 +1,8 @@
-"""A real ssh server where there is no sshd: ``python asyncssh_server.py FOLDER PORT USER``, with the folder's keys.
+"""A real ssh server where there is no sshd: ``python asyncssh_server.py FOLDER PORT USER [FIRST]``.
 
-Runs commands by the shell as sshd does, and forwards to its own loopback only. What ran over a connection that ends
-loses its standard input and output, as under sshd; it is not killed.
+The keys are the folder's. Runs commands by the shell as sshd does, and forwards to its own loopback only. What ran over
+a connection that ends loses its standard input and output, as under sshd; it is not killed. FIRST: a command before
+every command.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ from typing import Any
 
 import asyncssh
 
+FIRST = "".join(sys.argv[4:]) or ":"
+
 
 class Server(asyncssh.SSHServer):
     def connection_requested(self, dest_host: str, dest_port: int, orig_host: str, orig_port: int) -> bool:
@@ -25,7 +28,7 @@ async def handle(process: asyncssh.SSHServerProcess[bytes]) -> None:
     child = await asyncio.create_subprocess_exec(
         "/bin/sh",
         "-c",
-        process.command or "true",
+        f"{FIRST}; {process.command or 'true'}",
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,

@@ -56,8 +56,8 @@ class SshServer:
         (self.folder / "known_hosts").write_text(f"[127.0.0.1]:{self.port} {key[0]} {key[1]}\n")
         public = (self.folder / "user_key.pub").read_text()
         may = RESTRICTED
-        if self.banner is not None:
-            may += f',command="echo {self.banner}; echo {self.banner} >&2; eval \\"$SSH_ORIGINAL_COMMAND\\""'
+        if self.banner is not None and self.kind != "asyncssh":
+            may += f',command="{self._says()}; eval \\"$SSH_ORIGINAL_COMMAND\\""'
         (self.folder / "authorized_keys").write_text(f"{may} {public}")
         self.start()
         return self
@@ -126,6 +126,9 @@ class SshServer:
         names = ("address", "user", "port", "key", "known_hosts", "python", "workdir", "name")
         return ["host=pro6000", *(f"host.{name}={quoted(getattr(config, name))}" for name in names)]
 
+    def _says(self) -> str:
+        return f"echo {self.banner}; echo {self.banner} >&2"
+
     def _environment(self) -> dict[str, str]:
         path = os.pathsep.join([*([str(self.programs)] if self.programs else []), os.environ["PATH"]])
         return {"PATH": path, **self.variables}
@@ -137,7 +140,8 @@ class SshServer:
     def _command(self) -> list[str]:
         if self.kind == "asyncssh":
             script = Path(__file__).with_name("asyncssh_server.py")
-            return [sys.executable, str(script), str(self.folder), str(self.port), getpass.getuser()]
+            told = [str(self.folder), str(self.port), getpass.getuser()]
+            return [sys.executable, str(script), *told, *([self._says()] if self.banner else [])]
         if os.getuid() == 0:
             Path("/run/sshd").mkdir(exist_ok=True)  # sshd started by root insists on it
         options = {
