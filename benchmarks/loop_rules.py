@@ -80,7 +80,7 @@ def main() -> int:
     options = parser.parse_args()
     try:
         if options.evidence is not None:
-            check_place("--evidence", str(options.evidence))
+            check_place("--evidence", str(options.evidence), "loop_rules.py")
         cost, rounds = load_cost(options.cost), load_cost(options.rounds)
         rows = measure(cost, measured_of(cost, options.speeds, "EVIDENCE"), rounds)
     except ConfigError as error:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -26,15 +27,16 @@ def both_ways(prompt: int, place: int, words: int) -> dict[str, Any]:
     """``best`` and ``second``: the text from ``place`` on, ``words`` long, beginning with that word there.
 
     Raises:
-        ConfigError: no such prompt, or numbers that are not positive.
+        ConfigError: no such prompt, or a place that the target's context does not hold.
     """
     assets = asset_path("asset://target").parent
     prompts = shipped_prompts(assets)
     if not 0 <= prompt < len(prompts):
         raise ConfigError("PROMPT", prompt, f"an index from 0 to {len(prompts) - 1}")
-    if place < 0 or words < 1:
-        raise ConfigError("PLACE", place, "a place from 0 on, and at least one word")
     target = target_of(assets)
+    most = int(target.config.max_position_embeddings) - len(prompts[prompt])
+    if place < 0 or words < 1 or place + words > most:
+        raise ConfigError("PLACE", place, f"from 0 on, with at least one word (--words), {most} words in all at most")
     begun = [*prompts[prompt], *_greedy(target, prompts[prompt], place)]
     two = _logits(target, begun).topk(2)
     texts = [[int(word), *_greedy(target, [*begun, int(word)], words - 1)] for word in two.indices]
@@ -56,18 +58,20 @@ def _logits(target: Any, tokens: Sequence[int]) -> torch.Tensor:
     return last
 
 
-def main() -> None:
+def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("prompt", type=int)
-    parser.add_argument("place", type=int)
-    parser.add_argument("--words", type=int, default=6)
+    parser.add_argument("prompt", type=int, help="index of a shipped prompt")
+    parser.add_argument("place", type=int, help="of a word in the answer, from 0")
+    parser.add_argument("--words", type=int, default=6, help="how many words of each way are told, 6 if left out")
     asked = parser.parse_args()
     try:
         found = both_ways(asked.prompt, asked.place, asked.words)
     except ConfigError as error:
-        raise SystemExit(f"error: {error}") from None
+        print(f"error: {error}", file=sys.stderr)
+        return 2
     print(json.dumps(found))
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

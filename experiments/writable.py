@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
 from contextlib import suppress
 from pathlib import Path
 
 from ddbench.errors import ConfigError
+from experiments.command import command_line
+from experiments.evidence.shards import plain
 
 
 def probe(path: Path) -> None:
@@ -35,8 +38,27 @@ def unwritable(path: Path) -> str | None:
     return None
 
 
-def check_place(key: str, place: str | None) -> None:
-    """Raises ConfigError where the file that ``key`` of the configuration names, if any, cannot be written."""
-    why = None if place is None else unwritable(Path(place))
+def check_place(key: str, place: str | None, writer: str) -> None:
+    """Is the file that ``key`` of the configuration names, if any, a place for what ``writer`` keeps?
+
+    Raises:
+        ConfigError: it cannot be written, or is there and is nothing that ``writer`` wrote, whose name stands in the
+            ``command`` of such a file: a file of another kind was meant to be read.
+    """
+    if place is None:
+        return
+    why = unwritable(Path(place))
     if why is not None:
         raise ConfigError(key, place, f"a file that can be written ({why})")
+    if Path(place).exists() and not _wrote(writer, Path(place)):
+        raise ConfigError(key, place, f"a new file, or one that {writer} wrote: this one would be written over")
+
+
+def _wrote(writer: str, path: Path) -> bool:
+    """By its command, which is that of this process where an experiment is called from Python."""
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return False
+    command = data.get("command") if isinstance(data, dict) else None
+    return isinstance(command, str) and (writer in command or command == plain(command_line()))

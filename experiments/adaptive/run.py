@@ -14,15 +14,17 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import yaml
 
-from ddbench.cost import late_steps
+from ddbench.cost import CostModel, late_steps
 from ddbench.errors import ConfigError
 from ddbench.records import FINAL_STATUSES
+from ddbench.replay import Trace
 from ddbench.storage import write_whole
 from experiments.adaptive.calibration import calibration
 from experiments.adaptive.compare import Row, compare, groups, summary, verdicts
 from experiments.adaptive.settings import Comparison, load
 from experiments.evidence.predicted import keep
 from experiments.progress import counted, duration, say, warn
+from experiments.step_cost.covered import contexts, covered
 from experiments.store import RunFolder
 from experiments.writable import check_place
 
@@ -68,7 +70,7 @@ def run(config: Mapping[str, Any], run_id: str) -> dict[str, Any]:
     folder = Path(settings.output_dir) / settings.name / settings.run_id
     if (folder / "adaptive.json").exists():
         raise ConfigError("run_id", settings.run_id, "a new one: a comparison is made at once")
-    check_place("adaptive.evidence", asked.adaptive.evidence)
+    check_place("adaptive.evidence", asked.adaptive.evidence, "experiment=adaptive")
     RunFolder(folder).check_writable()
     recording = asked.replayed.recording
     loaded = asked.replayed.folder.load(recording)
@@ -98,6 +100,7 @@ def run(config: Mapping[str, Any], run_id: str) -> dict[str, Any]:
     judged = verdicts(rows)
     summaries = {name: summary(judged, name) for name in asked.adaptive.policies}
     say(f"replayed {counted(len(rows), 'point')} in {duration(time.perf_counter() - clock)}")
+    _tell_context(asked.cost, [trace for own in traces.values() for trace in own])
     for reason in dict.fromkeys((each["batch_size"], each["reason"]) for each in left if each["arm"] is None):
         warn(f"batch {reason[0]} is left out: {reason[1]}")
     for each in left:
@@ -180,6 +183,17 @@ def _whole(verdicts: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 def _short(point: Mapping[str, Any]) -> dict[str, Any]:
     return {name: round(value, 4) if isinstance(value, float) else value for name, value in point.items()}
+
+
+def _tell_context(cost: CostModel, traces: Sequence[Trace]) -> None:
+    """A context is carried on in a line beyond those that were measured; a recording whose mean lies there is told."""
+    least, most = contexts(cost)
+    mean = sum(trace.prompt_tokens + trace.anchors / 2 for trace in traces) / len(traces)
+    if not least <= mean <= most:
+        warn(
+            f"the recording's sequences have {mean:.0f} tokens in the mean, outside of what the cost file was measured "
+            f"in ({covered(cost)}): prices are carried on in a line and may be far off"
+        )
 
 
 def _judge(asked: Comparison) -> Judge | None:

@@ -100,7 +100,7 @@ def run(config: Mapping[str, Any], run_id: str) -> dict[str, Any]:
     folder = Path(settings.output_dir) / settings.name / settings.run_id
     if (folder / "published.json").exists():
         raise ConfigError("run_id", settings.run_id, "a new one: a prediction is made at once")
-    check_place("predict.evidence", asked.evidence)
+    check_place("predict.evidence", asked.evidence, "experiment=predict")
     RunFolder(folder).check_writable()
     sizes = batch_sizes_of(config)
     sets = [_told(each, table, cost, sizes, asked, settings) for each in table.sets]

@@ -25,6 +25,7 @@ from experiments.predict.settings import Prediction, load
 from experiments.predict.surface import Predicted, flat, surface
 from experiments.progress import counted, duration, say, warn
 from experiments.replay.points import points
+from experiments.step_cost.covered import covered
 from experiments.store import RunFolder
 
 SHAPE = [
@@ -147,7 +148,11 @@ def run(config: Mapping[str, Any], run_id: str) -> dict[str, Any]:
             f"inside of what the cost was measured in: {told_inside}"
         )
     if result["without_numbers"]:
-        warn(f"{counted(result['without_numbers'], 'point')} outside of what the cost file was measured in: no numbers")
+        outside = counted(result["without_numbers"], "point")
+        warn(
+            f"{outside} outside of what the cost file was measured in ({covered(asked.cost)}): no numbers; "
+            "predict.extrapolate=true gives them, marked"
+        )
     return result
 
 

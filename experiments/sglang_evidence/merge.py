@@ -19,6 +19,7 @@ FUNCTIONS = 12  # of each arm's profile, those with the largest time of their ow
 LOG_END = 1500  # characters
 
 Records = dict[str, dict[str, Any]]
+PARTS = ("gpu", "driver", "versions", "date", "command", "measured")  # of every shard's file
 NOTES = (
     "One GPU; a shard is one start of its engines, and a second start of a shard has the suffix _2. round_ms: Qwen3-8B "
     "dimensions, random weights, 256-token prompts. A round time is the median over the interleaved repeats of all "
@@ -39,9 +40,9 @@ def merge(folder: Path, output: Path) -> Path:
     """Writes ``output`` from the shards that lie in ``folder``.
 
     Raises:
-        ConfigError: there is none, or they are of several GPUs, drivers or versions.
+        ConfigError: there is none, they are of several GPUs, drivers or versions, or a file is none of a shard.
     """
-    records: Records = {path.stem: plain(json.loads(path.read_text())) for path in sorted(folder.glob("*.json"))}
+    records: Records = {path.stem: read(path) for path in sorted(folder.glob("*.json"))}
     if not records:
         raise ConfigError("folder", str(folder), "a folder with the files of at least one shard")
     machine = one_machine(folder, records)
@@ -65,6 +66,22 @@ def merge(folder: Path, output: Path) -> Path:
     output.parent.mkdir(parents=True, exist_ok=True)
     output.write_text(json.dumps(record, indent=1, allow_nan=False) + "\n")
     return output
+
+
+def read(path: Path) -> dict[str, Any]:
+    """A shard's file.
+
+    Raises:
+        ConfigError: it is none.
+    """
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        found = None
+    if not isinstance(found, dict) or not set(PARTS) <= set(found) or not isinstance(found["measured"], dict):
+        raise ConfigError("folder", str(path), f"the files of shards alone, each with {', '.join(PARTS)}")
+    shard: dict[str, Any] = plain(found)
+    return shard
 
 
 def slim(value: Any) -> Any:

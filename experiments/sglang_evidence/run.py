@@ -36,8 +36,10 @@ from experiments.sglang_evidence import (
 )
 from experiments.sglang_evidence.counts import by_prompt
 from experiments.sglang_evidence.job import Job
+from experiments.sglang_evidence.known import check_arms
 from experiments.sglang_evidence.merge import merge
 from experiments.workloads import asset_path
+from experiments.writable import check_place
 
 OPTIONS = ("dtype", "arms", "batches", "prompts", "gpus", "restart", "limit_s")  # those that a shard depends on
 
@@ -46,7 +48,7 @@ def run(config: Mapping[str, Any], run_id: str) -> dict[str, Any]:
     """Runs ``config["shard"]`` and returns what is printed last.
 
     Raises:
-        ConfigError: an unknown shard, or an interpreter that is not there.
+        ConfigError: an unknown shard or arm, or an interpreter that is not there or has no SGLang.
     """
     shard, python = config["shard"], config["python"] or sys.executable
     if shard not in SHARDS:
@@ -55,9 +57,15 @@ def run(config: Mapping[str, Any], run_id: str) -> dict[str, Any]:
         raise ConfigError("python", python, "the interpreter of an environment with SGLang and this project")
     folder, dtype = Path(config["folder"]), config["dtype"]
     if shard == "merge":
+        check_place("output", config["output"], "experiment=sglang_evidence")
         return {"evidence": str(merge(folder, Path(config["output"])))}
+    check_arms(shard, config["arms"])
     name = "_".join([shard, *([dtype] if dtype != "bfloat16" else []), *_again(config["restart"])])
     versions = {"sglang": version_of(python, "sglang")}
+    if versions["sglang"] is None and shard != "reference":
+        raise ConfigError(
+            "python", python, "the interpreter of an environment with SGLang and this project: it has none"
+        )
     options = {option: config[option] for option in OPTIONS}
     record = Record("sglang_evidence", shard, folder / f"{name}.json", options, versions)
     assets = asset_path("asset://target").parent

@@ -50,7 +50,7 @@ def run(config: Mapping[str, Any], run_id: str) -> dict[str, Any]:
         from experiments.step_cost.against import check_engine
 
         check_engine(settings.engine.name, asked.against)
-    check_place("step_cost.kept", asked.kept)
+    check_place("step_cost.kept", asked.kept, "experiment=step_cost")
     RunFolder(folder).check_writable()
     measure = _measure(settings, asked)
     folder.mkdir(parents=True, exist_ok=True)

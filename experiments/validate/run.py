@@ -147,7 +147,7 @@ def _run_of(machine: Machine, engine: str, prompts: int | None, new_tokens: int 
 def _check_output(asked: ValidateSettings, key: str, folder: Path) -> None:
     """Raises ConfigError where the evidence file cannot be written; ``key`` names ``folder``, its place by default."""
     if asked.output is not None:
-        check_place("validate.output", asked.output)
+        check_place("validate.output", asked.output, "experiment=pro6000_validate")
         return
     why = unwritable(folder / EVIDENCE)
     if why is not None:

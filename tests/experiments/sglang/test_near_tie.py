@@ -16,7 +16,9 @@ def test_the_tie_that_decides_the_odd_rounds_of_the_recorded_evidence() -> None:
     assert found["second"] == [427, 292, 295]
 
 
-@pytest.mark.parametrize(("prompt", "place", "words"), [(144, 0, 1), (-1, 0, 1), (0, -1, 1), (0, 0, 0)])
+@pytest.mark.parametrize(
+    ("prompt", "place", "words"), [(144, 0, 1), (-1, 0, 1), (0, -1, 1), (0, 0, 0), (24, 100_000, 1)]
+)
 def test_places_that_are_not_there_are_refused(prompt: int, place: int, words: int) -> None:
     with pytest.raises(ConfigError):
         both_ways(prompt, place, words)

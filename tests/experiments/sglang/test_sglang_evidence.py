@@ -143,6 +143,27 @@ def test_unknown_shards_are_refused() -> None:
         run.run(CONFIG | {"shard": "all", "folder": "x", "output": "y"}, "id")
 
 
+@pytest.mark.parametrize(
+    ("shard", "arms", "says"),
+    [
+        ("law", ["ddtree", "nope"], "some of autoregressive, .*ddtree_flashinfer"),
+        ("law", [], "null, or some of"),
+        ("rounds_64", ["ddtree_16"], "some of dflash_64"),
+        ("stages", ["ddtree_16"], "null: stages has no arms"),
+    ],
+)
+def test_arms_that_a_shard_does_not_know_are_refused(shard: str, arms: list[str], says: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=f"arms=.*: .*{says}"):
+        run.run(CONFIG | {"shard": shard, "folder": str(tmp_path), "output": "y", "arms": arms}, "id")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_interpreter_without_sglang_is_refused(tmp_path: Path) -> None:
+    asked = CONFIG | {"shard": "law", "folder": str(tmp_path), "output": "y", "python": sys.executable, "arms": None}
+    with pytest.raises(ConfigError, match=r"python=.*an environment with SGLang"):
+        run.run(asked, "id")
+
+
 def test_first_differences() -> None:
     assert forks([[1, 2, 3], [4], [5, 6]], [[1, 9, 3], [4], [5]]) == [Fork(0, 1, 2, 9), Fork(2, 1, None, None)]
 

@@ -165,6 +165,13 @@ def test_the_law_is_told_of_float32_where_it_ran_and_of_every_shard(tmp_path: Pa
     assert found["t1_chi_square_p"] == {"top_p": 0.7, "plain": 0.7, "top_k": None}
 
 
+@pytest.mark.parametrize("text", ["{}", "garbage", "[]", '{"measured": {}}'])
+def test_files_that_are_no_shards_are_refused_by_name(tmp_path: Path, text: str) -> None:
+    (tmp_path / "law.json").write_text(text)
+    with pytest.raises(ConfigError, match=r"folder=.*law\.json': the files of shards alone"):
+        merge(tmp_path, tmp_path / "out" / "e.json")
+
+
 def test_shards_of_two_machines_are_refused(tmp_path: Path) -> None:
     shards = {"law": {"level": 0.001, "laws": {}}, "stress": {"arms": {}}, "reference": {}}
     for name, measured in shards.items():
