@@ -93,7 +93,8 @@ class _Control:
         lost = 1.0 - float(np.exp(rates[best])) * plain  # share of a drafting round's time
         due = self._steps >= self._pause
         if lost <= 0.0 or due or self._waited * self._rule.looking >= lost * float(prices[best]):
-            self._pause *= 2 if due else 1
+            if due:
+                self._pause *= 2
             self._waited, self._steps = 0.0, 0
             return True
         self._waited += plain

@@ -23,7 +23,7 @@ from ddbench.decoding.kv import Slots
 from ddbench.decoding.masks import committed_mask
 from ddbench.decoding.target import Prompts, Target
 from ddbench.errors import ConfigError
-from ddbench.replay.trace import Floats32, Ints, ranks_of
+from ddbench.replay.trace import Floats32, Ints, Key, Trace, ranks_of
 
 # Bounds on the memory of a pass: context tokens of all its rows together, logits, and positions whose token is chosen.
 _CONTEXT, _LOGITS, _CHOSEN = 2**17, 2**27, 256
@@ -38,6 +38,19 @@ class Recorded:
     disagreements: int | None
     log_probs: Floats32
     ranks: Ints
+
+    def trace(self, key: Key, prompt_tokens: int) -> Trace:
+        """As it is stored, of the request that ``key`` names."""
+        return Trace(
+            key=key,
+            prompt_tokens=prompt_tokens,
+            finish_reason=self.generation.finish_reason,
+            disagreements=self.disagreements,
+            log_probs=self.log_probs,
+            ranks=self.ranks,
+            output=np.asarray(self.generation.output_token_ids),
+            tail=np.asarray(self.tail, dtype=np.int32),
+        )
 
 
 def check_room(pair: ModelPair, requests: Sequence[Request], limit: int | None = None) -> None:

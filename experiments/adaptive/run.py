@@ -132,8 +132,7 @@ def run(config: Mapping[str, Any], run_id: str) -> dict[str, Any]:
         "live": _live(asked, candidates, traces),
     }
     folder.mkdir(parents=True, exist_ok=True)
-    stored = {**config, **asked.replayed.recorded, "run_id": settings.run_id}
-    write_whole(folder / "config.yaml", yaml.safe_dump(stored, sort_keys=False))
+    write_whole(folder / "config.yaml", yaml.safe_dump(asked.replayed.told(config), sort_keys=False))
     pq.write_table(
         pa.Table.from_pylist([{**asdict(row), "replayed": True, "predicted": True} for row in rows], schema=TABLE),
         folder / "adaptive.parquet",

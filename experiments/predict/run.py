@@ -105,8 +105,7 @@ def run(config: Mapping[str, Any], run_id: str) -> dict[str, Any]:
     checked = check(asked.check, asked.cost, sets) if asked.check is not None else None
     there = _elsewhere(asked, found)
     folder.mkdir(parents=True, exist_ok=True)
-    stored = {**config, **asked.replayed.recorded, "run_id": settings.run_id}
-    write_whole(folder / "config.yaml", yaml.safe_dump(stored, sort_keys=False))
+    write_whole(folder / "config.yaml", yaml.safe_dump(asked.replayed.told(config), sort_keys=False))
     _table(folder / "surface.parquet", SURFACE, [flat(each) for each in found])
     if there:
         _table(folder / "elsewhere.parquet", ELSEWHERE, [other.flat(each) for each in there])

@@ -10,11 +10,9 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from ddbench.errors import ConfigError
 from ddbench.records import FINAL_STATUSES
-from ddbench.replay.trace import SCHEMA, Key, Trace, save_trace
+from ddbench.replay.trace import SCHEMA, Key, save_trace
 from experiments.interrupt import Interrupted, interruptible
 from experiments.progress import counted, duration, say, warn
 from experiments.record.folder import RecordFolder, Recording, trace_name
@@ -190,18 +188,7 @@ def _store(
                 request.sampling.seed,
                 temperature,
             )
-            generation = recorded.generation
-            trace = Trace(
-                key=key,
-                prompt_tokens=len(request.token_ids),
-                finish_reason=generation.finish_reason,
-                disagreements=recorded.disagreements,
-                log_probs=recorded.log_probs,
-                ranks=recorded.ranks,
-                output=np.asarray(generation.output_token_ids),
-                tail=np.asarray(recorded.tail, dtype=np.int32),
-            )
-            save_trace(folder.place(name), trace, recording.setup)
+            save_trace(folder.place(name), recorded.trace(key, len(request.token_ids)), recording.setup)
             doubtful += recorded.disagreements or 0
         done += len(group)
         say(f"recorded {done} of {len(todo)} requests in {duration(time.perf_counter() - clock)}")

@@ -50,9 +50,8 @@ def run(config: Mapping[str, Any], run_id: str) -> dict[str, Any]:
         **machine_facts(),
         "replayed": {"recording": str(asked.folder.path), "read_s": read_s, "compute_s": compute_s},
     }
-    told = {**config, **asked.recorded, "run_id": asked.settings.run_id}
     listed = len(computed) <= asked.replay.report_points
-    folder.open(told, environment, dropped, tuple(point.planned for point in computed) if listed else ())
+    folder.open(asked.told(config), environment, dropped, tuple(point.planned for point in computed) if listed else ())
     surface = folder.path / "surface.parquet"
     write_surface(surface, able)
     summary = _reported(asked, folder, computed) if listed else _unreported(folder, computed)

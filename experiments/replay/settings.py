@@ -47,6 +47,10 @@ class Asked:
     recording: Recording
     recorded: dict[str, Any]
 
+    def told(self, config: Mapping[str, Any]) -> dict[str, Any]:
+        """The configuration as the run's folder keeps it: with the recording's own, and the run's name."""
+        return {**config, **self.recorded, "run_id": self.settings.run_id}
+
 
 def load(config: Mapping[str, Any], run_id: str) -> Asked:
     """The settings of a replay.

@@ -8,13 +8,12 @@ from collections.abc import Callable, Sequence
 from copy import deepcopy
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 
 import ddbench
 from ddbench.decoding import ModelPair, Request, Sampling, load_pair
-from ddbench.replay import Trace, TraceSet
+from ddbench.replay import TraceSet
 from ddbench.replay.record import record
 from ddbench.replay.trace import Key
 
@@ -70,20 +69,9 @@ def traced(pair: ModelPair, requests: Sequence[Request], nodes: int = 64, batch_
     """A recording in memory."""
     traces = []
     for request, found in zip(requests, record(pair, requests, nodes, batch_size), strict=True):
-        generation, sampling = found.generation, request.sampling
+        sampling = request.sampling
         key = Key(request.prompt_id, 0, "shipped", "any", 0, sampling.seed, sampling.temperature)
-        traces.append(
-            Trace(
-                key=key,
-                prompt_tokens=len(request.token_ids),
-                finish_reason=generation.finish_reason,
-                disagreements=found.disagreements,
-                log_probs=found.log_probs,
-                ranks=found.ranks,
-                output=np.asarray(generation.output_token_ids),
-                tail=np.asarray(found.tail),
-            )
-        )
+        traces.append(found.trace(key, len(request.token_ids)))
     return TraceSet.of(traces)
 
 
